@@ -66,6 +66,7 @@ test-long: $(STAMP)
 	$(PYTEST) tests/simulation -m long -n 2 -o faulthandler_timeout=4000
 	$(PYTEST) tests --ignore=tests/simulation -m long -o faulthandler_timeout=4000
 	$(PYTEST) tests/unit/gateway tests/unit/gateway_groups -m "not long" -n 2 --mapping multilevel
+	$(PYTEST) tests/unit/gateway tests/unit/gateway_groups -m "not long" -n 2 --mapping broker
 
 ## make test-spark-4.2  the Spark tests on PySpark 4.2, in an environment of their own
 test-spark-4.2:

@@ -19,7 +19,7 @@ from unittest import mock
 import pytest
 
 import kclient.htp.contract
-from kclient.htp import ConflictError, Place, Pulled, Versioned, memory
+from kclient.htp import ConflictError, Place, Pulled, Topic, Versioned, memory
 from kclient.htp.memory.broker import MemoryBroker
 from kclient.htp.memory.changes import MemoryChanges
 from kclient.htp.memory.faults import FaultyTopic
@@ -48,6 +48,7 @@ _send = FaultyTopic.send_nowait
 _commit = MemoryManager.commit
 _acquire = MemoryManager.acquire
 _scan = MemoryManager.scan
+_bind = MemoryManager.bind
 _find = MemoryLog.find_by_timestamp
 
 
@@ -82,7 +83,7 @@ def appends_half(self: Any, messages: Sequence[Any]) -> tuple[int, int]:
 
 
 def makes_topics_anew_with_old_messages(self: Any, place: Place, *args: Any) -> MemoryLog:
-    old = self.logs.get(self._newest.get(place.topic))
+    old = self.logs.get(self._newest.get((place.topic, place.broker)))
     kept = None if old is None else copy(old._segments)
     log = _open_log(self, place, *args)
     if kept and log is not old:
@@ -96,6 +97,24 @@ async def deletes_what_is_named_alike(self: Any, places: Iterable[Place], *, epo
         if str(log.place.topic).startswith(names):
             log.check(epoch)
             self._state.drop_log(log.place.incarnation)
+
+
+async def binds_anew_each_time(self: Any, topic: Topic, broker: str, **options: Any) -> Place:
+    place = await _bind(self, topic, broker, **options)
+    with self._state.lock:
+        self._state.incarnations += 1
+        return place._replace(incarnation=self._state.incarnations)
+
+
+async def binds_for_anybody(self: Any, topic: Topic, broker: str, **_options: Any) -> Place:
+    return await _bind(self, topic, broker)
+
+
+def opens_at_any_broker(self: Any, place: Place, *args: Any) -> MemoryLog:
+    info = self.topic(place.topic)
+    if info is not None and place not in info.places:
+        place = next((each for each in info.places if each.incarnation == place.incarnation), place)
+    return _open_log(self, place, *args)
 
 
 def drops_tombstones(self: Any, revision: int, writes: Mapping[str, Any], values: Mapping[str, Versioned]) -> None:
@@ -179,6 +198,9 @@ MUTANTS = {
         (MemoryLog, "append", appends_half, "sending"),
         (MemoryState, "open_log", makes_topics_anew_with_old_messages, "incarnations"),
         (MemoryBroker, "delete", deletes_what_is_named_alike, "isolation"),
+        (MemoryManager, "bind", binds_anew_each_time, "bindings"),
+        (MemoryManager, "bind", binds_for_anybody, "bindings"),
+        (MemoryState, "open_log", opens_at_any_broker, "bindings"),
         (MemoryChanges, "record", drops_tombstones, "changes"),
         (MemoryChanges, "_since", tells_changes_of_others, "changes"),
         (MemoryManager, "commit", compares_the_first_key_only, "values"),
@@ -218,7 +240,7 @@ def run(name: str, mutant: Mutant) -> list[str]:
     path = str(FOLDER / mutant.file)
     with planted(mutant), redirect_stdout(StringIO()):
         options = ["-q", "-k", "asyncio", "--maxfail=2", "-p", "no:cacheprovider", "-c", "/dev/null"]
-        pytest.main([path, "--htp", f"memory:{name}", *options], [failures])
+        pytest.main([path, "--htp", f"memory:{name}?brokers=3", *options], [failures])
     memory.reset(name)
     return failures.names
 

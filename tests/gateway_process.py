@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 
@@ -25,6 +25,7 @@ class GatewayProcess:
         durability: str = "synced",
         config: Mapping[str, str] | None = None,
         open_files: int | None = None,
+        options: Sequence[str] = (),
     ) -> None:
         self.data = data
         self.port = port
@@ -34,6 +35,8 @@ class GatewayProcess:
         self.stderr: list[str] = []
         self._durability = durability
         self._config = {"group.initial.rebalance.delay.ms": "0", "num.partitions": "4", **(config or {})}
+        self.options: Sequence[str] = options
+        """Of the command, beside those."""
         self._open_files = open_files
         """How many the process may have; None for as many as this one."""
         self._process: subprocess.Popen[str] | None = None
@@ -49,6 +52,7 @@ class GatewayProcess:
         if self._open_files is not None:
             command = ["sh", "-c", f'ulimit -n {self._open_files} && exec "$@"', "sh", *command]
         command += ["--listen", self.bootstrap, "--durability", self._durability]
+        command += self.options
         for name, value in self._config.items():
             command += ["--config", f"{name}={value}"]
         started = time.perf_counter()

@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 import kclient.gateway.gateway
+import kclient.htp.embedded
+import kclient.htp.memory
 from kclient.gateway.mapping import Mapping, mapping_for
+from kclient.htp.brokers import MOST_BROKERS, brokers_asked_for
+
+EMBEDDED_BROKERS = 32
+"""So many has embedded HTP where each is a partition, and nobody says how many: threads and directories take time."""
 
 
 def have_topics_lie(monkeypatch: pytest.MonkeyPatch, mapping: str) -> None:
-    """Have every gateway that is not told otherwise use this mapping."""
+    """Have every gateway that is not told otherwise use this mapping, over stores that have brokers for it."""
 
     def given(name: str) -> Mapping:
         return mapping_for(mapping if name == "domain" else name)
 
     monkeypatch.setattr(kclient.gateway.gateway, "mapping_for", given)
+    if mapping == "broker":
+        monkeypatch.setattr(kclient.htp.memory, "brokers_asked_for", _unless_told(MOST_BROKERS))
+        monkeypatch.setattr(kclient.htp.embedded, "brokers_asked_for", _unless_told(EMBEDDED_BROKERS))
+
+
+def _unless_told(number: int) -> Callable[[str, int | None], tuple[str, int | None]]:
+    def asked_for(rest: str, brokers: int | None = None) -> tuple[str, int | None]:
+        rest, told = brokers_asked_for(rest, brokers)
+        return rest, number if told is None else told
+
+    return asked_for

@@ -110,8 +110,16 @@ def gateway(
         str, typer.Option("--durability", metavar="synced|written", help="When an append is acknowledged.")
     ] = "synced",
     mapping: Annotated[
-        str, typer.Option("--mapping", metavar="domain|multilevel", help="How new topics lie in HTP.")
+        str, typer.Option("--mapping", metavar="domain|multilevel|broker", help="How new topics lie in HTP.")
     ] = "domain",
+    brokers: Annotated[
+        int | None,
+        typer.Option(
+            "--brokers",
+            metavar="N",
+            help="How many brokers HTP has: partitions of a topic at most, with --mapping broker. As before if unsaid.",
+        ),
+    ] = None,
     config: Config = None,
     log_level: Annotated[
         str,
@@ -125,7 +133,7 @@ def gateway(
     """Serve Kafka clients; messages are kept in embedded HTP under DIR."""
     from kclient.cli.gateway import serve
 
-    return serve(data, listen, advertise, durability, mapping, parse_config(config), log_level)
+    return serve(data, listen, advertise, durability, mapping, brokers, parse_config(config), log_level)
 
 
 @app.command(cls=_Command)

@@ -48,12 +48,24 @@ def _print(found: StoreDump) -> None:
         ((row.key, row.kind, _shown_value(row.value, row.problem, row.base64)) for row in found.rows()),
         title="rows",
     )
-    for topic, messages in groupby(found.messages(), key=lambda message: message.htp_topic):
+    for (topic, broker), messages in groupby(found.messages(), key=lambda each: (each.htp_topic, each.broker)):
         output.line("")
         output.table(
-            ["HTP topic", "segment", "byte", "bytes", "offsets", "timestamps", "CRC", "codec", "producer", "remarks"],
+            [
+                "HTP topic",
+                "broker",
+                "segment",
+                "byte",
+                "bytes",
+                "offsets",
+                "timestamps",
+                "CRC",
+                "codec",
+                "producer",
+                "remarks",
+            ],
             map(_shown, messages),
-            title=f"messages of {topic}",
+            title=f"messages of {topic} at {broker}",
         )
 
 
@@ -72,6 +84,7 @@ def _shown(message: DumpedMessage) -> tuple[Any, ...]:
         producer = f"{message.producer_id} epoch {message.producer_epoch} sequence {message.base_sequence}"
     return (
         message.htp_topic,
+        message.broker,
         message.segment,
         message.byte,
         message.bytes,

@@ -28,6 +28,7 @@ def serve(
     advertise: str | None,
     durability: str,
     mapping: str,
+    brokers: int | None,
     config: dict[str, str],
     log_level: str,
 ) -> int:
@@ -38,7 +39,15 @@ def serve(
         stream=sys.stderr, level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     directory = _directory(data)
-    gateway = Gateway(f"embedded:{directory}", listen, advertise, durability=durability, mapping=mapping, config=config)
+    gateway = Gateway(
+        f"embedded:{directory}",
+        listen,
+        advertise,
+        durability=durability,
+        mapping=mapping,
+        brokers=brokers,
+        config=config,
+    )
     options = {"use_uvloop": importlib.util.find_spec("uvloop") is not None}
     return anyio.run(_serve, gateway, directory, backend="asyncio", backend_options=options)
 

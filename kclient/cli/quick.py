@@ -8,7 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-OPTIONS = ("--data", "--listen", "--advertise", "--durability", "--mapping", "--config", "-c", "--log-level")
+OPTIONS = (
+    "--data",
+    "--listen",
+    "--advertise",
+    "--durability",
+    "--mapping",
+    "--brokers",
+    "--config",
+    "-c",
+    "--log-level",
+)
 """Those of the command, all with a value."""
 
 
@@ -28,6 +38,8 @@ def quick_gateway(words: list[str]) -> Callable[[], int] | None:
         found.setdefault("--config" if name == "-c" else name, []).append(taken)
     if "--data" not in found or any(len(values) > 1 for name, values in found.items() if name != "--config"):
         return None
+    if not all(value.isascii() and value.isdigit() for value in found.get("--brokers", ())):
+        return None
     return lambda: _serve(found)
 
 
@@ -44,6 +56,7 @@ def _serve(found: dict[str, list[str]]) -> int:
         found.get("--advertise", [None])[0],
         one("--durability", "synced"),
         one("--mapping", "domain"),
+        int(found["--brokers"][0]) if "--brokers" in found else None,
         parse_config(found.get("--config")),
         one("--log-level", "warning"),
     )

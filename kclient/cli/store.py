@@ -27,7 +27,7 @@ def verify(directory: str) -> int:
             reports = list(_read_topics(inspection, progress))
         for report in reports:
             findings += report.findings
-        rows = RowInspection(info.place for info in inspection.topics.values())
+        rows = RowInspection(inspection.places.values())
         for key, row in inspection.rows():
             findings += rows.look(key, row)
         findings += rows.compare()
@@ -46,18 +46,19 @@ def upgrade(directory: str) -> int:
 
 
 def _read_topics(inspection: Inspection, progress: Callable[[int], object]) -> Iterator[TopicReport]:
-    for info in sorted(inspection.topics.values(), key=lambda info: info.topic):
+    for place in sorted(inspection.places.values()):
         check_terminated()
-        yield inspection.topic(info, progress)
+        yield inspection.topic(place, progress)
 
 
 def _print(reports: list[TopicReport], rows: int, findings: list[Finding]) -> None:
     wrong = {report.place for report in reports if report.findings}
     output.table(
-        ["HTP topic", "incarnation", "segments", "messages", "bytes", "findings"],
+        ["HTP topic", "broker", "incarnation", "segments", "messages", "bytes", "findings"],
         [
             (
                 str(report.place.topic),
+                report.place.broker or None,
                 report.place.incarnation,
                 report.segments,
                 report.messages,

@@ -13,19 +13,20 @@ from kclient.gateway.mapping import mapping_for
 from kclient.gateway.rows import keys
 from kclient.gateway.rows.inspection import ShownRow, shown_row
 from kclient.gateway.rows.topics import TopicRow
+from kclient.htp.brokers import FIRST_BROKER
 from kclient.htp.embedded.checkpoints import checkpoint_key
 from kclient.htp.embedded.inspection import Inspection
 from kclient.htp.embedded.listing import StoredMessage
 from kclient.htp.embedded.recovery import SyncCheckpoint
 from kclient.htp.errors import HtpError
-from kclient.htp.port import Topic, TopicInfo
+from kclient.htp.port import Place, Topic
 from kclient.records import BatchHeader, RecordBatchFraming, read_header
 
 _PER_TOPIC: Final = (keys.CHECKPOINTS, keys.LOG_STARTS, keys.EXTENTS, keys.ABORTED, keys.UNITS)
 
 
 class DumpedTopic(NamedTuple):
-    """A topic of HTP."""
+    """A topic of HTP, at one broker."""
 
     htp_topic: str
     incarnation: int
@@ -55,6 +56,8 @@ class DumpedMessage(NamedTuple):
     """A message in a segment, or what lies in its place."""
 
     htp_topic: str
+    broker: str
+    """That keeps it."""
     segment: str
     byte: int
     """Where it begins in the segment."""
@@ -126,22 +129,22 @@ class StoreDump:
             else:
                 self._by_name[place] = (name, number)
 
-    def _of(self, info: TopicInfo) -> tuple[str, int] | tuple[None, None]:
-        return self._partitions.get((info.topic, info.incarnation)) or self._by_name.get(info.topic) or (None, None)
+    def _of(self, place: Place) -> tuple[str, int] | tuple[None, None]:
+        return self._partitions.get((place.topic, place.incarnation)) or self._by_name.get(place.topic) or (None, None)
 
-    def _infos(self) -> list[TopicInfo]:
-        found = sorted(self._inspection.topics.values(), key=lambda info: info.topic)
-        return [info for info in found if self._topic is None or self._of(info)[0] == self._topic]
+    def _places(self) -> list[Place]:
+        found = sorted(self._inspection.places.values())
+        return [place for place in found if self._topic is None or self._of(place)[0] == self._topic]
 
     def topics(self) -> Iterator[DumpedTopic]:
-        """The topics of HTP, by name."""
-        for info in self._infos():
-            framing = self._inspection.framing_of(info)
-            yield DumpedTopic(str(info.topic), info.incarnation, info.broker or "", framing, *self._of(info))
+        """The topics of HTP at each broker, by name."""
+        for place in self._places():
+            framing = self._inspection.framing_of(place)
+            yield DumpedTopic(str(place.topic), place.incarnation, place.broker, framing, *self._of(place))
 
     def rows(self) -> Iterator[DumpedRow]:
         """The rows of the manager, by key."""
-        checkpoints = {checkpoint_key(info.broker or "brk-0", info.incarnation) for info in self._infos()}
+        checkpoints = {checkpoint_key(place.broker or FIRST_BROKER, place.incarnation) for place in self._places()}
         for key, row in self._inspection.rows():
             if self._topic is None or key in checkpoints or self._is_of_topic(key):
                 kind, value, problem = _shown_checkpoint(row) if key.startswith("brk/") else shown_row(key, row)
@@ -165,10 +168,10 @@ class StoreDump:
             UnknownFramingError: Nobody knows how the messages of a topic are framed.
             OSError: A file cannot be read.
         """
-        for info in self._infos():
-            framing = self._inspection.framing_of(info)
-            for message in self._inspection.messages(info):
-                yield _dumped(str(info.topic), framing, message)
+        for place in self._places():
+            framing = self._inspection.framing_of(place)
+            for message in self._inspection.messages(place):
+                yield _dumped(place, framing, message)
 
 
 def _shown_checkpoint(row: bytes) -> ShownRow:
@@ -179,12 +182,13 @@ def _shown_checkpoint(row: bytes) -> ShownRow:
         return ShownRow("log checkpoint", None, str(error))
 
 
-def _dumped(topic: str, framing: str, message: StoredMessage) -> DumpedMessage:
+def _dumped(place: Place, framing: str, message: StoredMessage) -> DumpedMessage:
     info = message.info
     header, partition = _header(framing, message)
     of_producer = header is not None and header.producer_id >= 0
     return DumpedMessage(
-        htp_topic=topic,
+        htp_topic=str(place.topic),
+        broker=place.broker,
         segment=message.segment,
         byte=message.place,
         bytes=message.length,

@@ -57,9 +57,13 @@ class Gateway:
         advertise: The address that clients are told, if it is another: `host:port`.
         durability: `"synced"` (an append is on disk before it is visible and acknowledged with `acks=all`) or
             `"written"` (the operating system has it: Kafka's own default). A `Store` has its own already.
-        mapping: How new topics lie in HTP: `"domain"` (a topic is a domain, a partition a topic in it) or
-            `"multilevel"` (a partition is a topic `NAME/PARTITION` in one domain for all). Topics that are there stay
-            as they were created.
+        mapping: How new topics lie in HTP: `"domain"` (a topic is a domain, a partition a topic in it), `"multilevel"`
+            (a partition is a topic `NAME/PARTITION` in one domain for all) or `"broker"` (a topic is a topic in one
+            domain for all, a partition is one of the brokers that it is bound to). Topics that are there stay as they
+            were created.
+        brokers: How many brokers HTP has, 1 to 256; the same as `?brokers=N` at the end of `htp`. If None, as many as
+            the store has had, at first one. They may become more, and not fewer than hold topics. A topic of mapping
+            `"broker"` has a partition at each of them at most; those of other mappings are at the first.
         config: Kafka's broker settings by their names, for instance `{"num.partitions": 4}`.
 
     Raises:
@@ -79,6 +83,7 @@ class Gateway:
         *,
         durability: str = "synced",
         mapping: str = "domain",
+        brokers: int | None = None,
         config: Mapping[str, Any] | None = None,
     ) -> None:
         self._config = BrokerConfig(config)
@@ -86,8 +91,8 @@ class Gateway:
         self._listen = parse_address(listen) if listen is not None else None
         self._advertise = parse_address(advertise) if advertise is not None else None
         least = self._config.get_int(MIN_FREE_BYTES)
-        self._owned: Store | None = own_store(htp, durability, least) if isinstance(htp, str) else None
-        self._store: Store = self._owned or opened_elsewhere(htp, durability, least)
+        self._owned: Store | None = own_store(htp, durability, brokers, least) if isinstance(htp, str) else None
+        self._store: Store = self._owned or opened_elsewhere(htp, durability, brokers, least)
         self._htp = htp if isinstance(htp, str) else repr(htp)
         local = local_address(htp) if isinstance(htp, str) else None
         self._presence = Presence(local) if local is not None else None
@@ -178,6 +183,7 @@ class Gateway:
 
         Raises:
             LockedError: Another process owns the data directory.
+            TooFewBrokersError: More brokers of the store hold topics than it is to have.
             LeaseHeldError: A gateway with another `node.id`, or another one in this process, serves the store.
             OSError: The address cannot be bound.
             IllegalStateError: It was started before, or its store in memory belongs to the process that this one was

@@ -1,8 +1,9 @@
 """How Kafka topics and partitions lie in HTP: the mapping strategies.
 
 `domain` (the default): a Kafka topic is an HTP domain, a partition is a topic in it, named by its number.
-`multilevel`: all are in one domain, and a partition is a topic of two levels, `NAME/PARTITION`. The strategy is chosen
-per gateway and recorded per topic, so that a topic stays readable when the default changes.
+`multilevel`: all are in one domain, and a partition is a topic of two levels, `NAME/PARTITION`.
+`broker`: a Kafka topic is a topic, and each broker that it is bound to is a partition (`mapping_by_broker.py`).
+The strategy is chosen per gateway and recorded per topic, so that a topic stays readable when the default changes.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ import anyio
 
 from kclient.arguments import shown
 from kclient.errors import ConfigError, NotYetSupportedError
+from kclient.gateway.mapping_by_broker import PartitionPerBroker
+from kclient.htp.brokers import FIRST_BROKER
 from kclient.htp.errors import DomainExistsError, TopicExistsError, UnknownDomainError, UnknownTopicError
 from kclient.htp.port import Broker, Lease, Manager, Place, Topic
 
-BROKER: Final = "brk-0"
-"""The HTP broker that topics are bound to; several come with several shards."""
 _DOMAIN: Final = "domain"
 _MULTILEVEL: Final = "multilevel"
+_BROKER: Final = "broker"
 _SHARED_DOMAIN: Final = "kafka~multilevel"
 """Where the topics of two levels are: no Kafka topic can be called so, and hence no domain that is one."""
 _AT_ONCE: Final = 64
@@ -41,8 +43,16 @@ class Mapping(Protocol):
         """The HTP topic that holds a partition."""
         ...
 
-    def place(self, topic: str, partition: int, incarnation: int) -> Place:
-        """Where a partition lies whose HTP topic has this incarnation."""
+    def place(self, topic: str, partition: int, incarnation: int, broker: str | None = None) -> Place:
+        """Where a partition lies whose HTP topic has this incarnation, at this broker; None: at the first."""
+        ...
+
+    async def check(self, manager: Manager, topic: str, partitions: int) -> None:
+        """See to it, before anything is made, that a topic can have so many partitions.
+
+        Raises:
+            InvalidPartitionsError: If it cannot.
+        """
         ...
 
     async def taken(self, manager: Manager, topic: str) -> str | None:
@@ -101,9 +111,13 @@ class _TopicPerPartition(ABC):
     async def _existing(self, manager: Manager, topic: str) -> list[Place]:
         """The places of a topic's partitions. Raises `UnknownDomainError` if there is no domain for them."""
 
-    def place(self, topic: str, partition: int, incarnation: int) -> Place:
+    def place(self, topic: str, partition: int, incarnation: int, broker: str | None = None) -> Place:
         """Where a partition lies whose HTP topic has this incarnation."""
-        return Place(self.topic(topic, partition), BROKER, incarnation)
+        return Place(self.topic(topic, partition), broker or FIRST_BROKER, incarnation)
+
+    async def check(self, manager: Manager, topic: str, partitions: int) -> None:
+        """There may be as many HTP topics as Kafka allows partitions."""
+        return
 
     async def create(
         self, manager: Manager, broker: Broker, topic: str, partitions: range, *, lease: Lease
@@ -186,7 +200,7 @@ class _TwoLevels(_TopicPerPartition):
 
 async def _create(manager: Manager, broker: Broker, topic: Topic, lease: Lease) -> Place:
     try:
-        return (await manager.create_topic(topic, broker=BROKER)).place
+        return (await manager.create_topic(topic, broker=FIRST_BROKER)).place
     except TopicExistsError:
         # Left by a growth that was cut off before it was recorded: nobody has read or written it.
         with suppress(UnknownTopicError):
@@ -194,7 +208,7 @@ async def _create(manager: Manager, broker: Broker, topic: Topic, lease: Lease) 
             await manager.commit({}, lease=lease)  # still held, so it is not a successor's
             await broker.delete([place], epoch=lease.epoch)
             await manager.delete_topics([topic], lease=lease)
-        return (await manager.create_topic(topic, broker=BROKER)).place
+        return (await manager.create_topic(topic, broker=FIRST_BROKER)).place
 
 
 async def _each(numbers: Iterable[int], action: Callable[[int], Awaitable[None]]) -> None:
@@ -217,10 +231,11 @@ async def _each(numbers: Iterable[int], action: Callable[[int], Awaitable[None]]
         raise failures[0]
 
 
-_THERE: Final = {_DOMAIN: _DomainPerTopic, _MULTILEVEL: _TwoLevels}
+_THERE: Final[dict[str, Callable[[str], Mapping]]] = {
+    _DOMAIN: _DomainPerTopic, _MULTILEVEL: _TwoLevels, _BROKER: PartitionPerBroker,
+}  # fmt: skip
 _LATER: Final = {
     "virtual": "all partitions of a topic in one HTP topic",
-    "broker": "one partition per HTP broker",
 }
 _CHOICE: Final = "use one of " + ", ".join(f"mapping={name!r}" for name in _THERE)
 

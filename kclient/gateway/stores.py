@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from kclient.arguments import shown
 from kclient.errors import ConfigError
@@ -14,26 +14,28 @@ MIN_FREE_BYTES: Final = "log.dir.min.free.bytes"
 """The setting of the gateway."""
 
 
-def own_store(htp: str, durability: str, min_free_bytes: int) -> Store:
+def own_store(htp: str, durability: str, brokers: int | None, min_free_bytes: int) -> Store:
     """The store that an address names, to be opened by the gateway.
 
     Args:
         htp: The address.
         durability: `synced` or `written`.
+        brokers: How many the store is to have; None for as many as before.
         min_free_bytes: What the gateway's setting says; 0 for nothing.
 
     Raises:
         ConfigError: The address or an option is wrong, or the store does not take it.
         NotYetSupportedError: The store is not there yet.
     """
-    if not min_free_bytes:
-        return open_store(htp, durability=durability)
-    if not htp.startswith("embedded:"):
-        raise ConfigError(f"{MIN_FREE_BYTES} is for embedded: stores; {shown(htp)} takes no such option")
-    return open_store(htp, durability=durability, min_free_bytes=min_free_bytes)
+    options: dict[str, Any] = {} if brokers is None else {"brokers": brokers}
+    if min_free_bytes:
+        if not htp.startswith("embedded:"):
+            raise ConfigError(f"{MIN_FREE_BYTES} is for embedded: stores; {shown(htp)} takes no such option")
+        options["min_free_bytes"] = min_free_bytes
+    return open_store(htp, durability=durability, **options)
 
 
-def opened_elsewhere(htp: object, durability: str, min_free_bytes: int) -> Store:
+def opened_elsewhere(htp: object, durability: str, brokers: int | None, min_free_bytes: int) -> Store:
     """The store that was given, which whoever made it opens and closes.
 
     Raises:
@@ -43,8 +45,9 @@ def opened_elsewhere(htp: object, durability: str, min_free_bytes: int) -> Store
     # looked up statically: a store that is not open yet refuses to give its parts
     if any(inspect.getattr_static(htp, part, None) is None for part in ("manager", "broker")):
         raise TypeError(f"htp is an address such as 'embedded:./data', or a Store, not {type(htp).__name__}")
-    if durability != "synced":
-        raise ConfigError("durability belongs to the store: give it to open_store, where this one was opened")
+    for name, given in (("durability", durability != "synced"), ("brokers", brokers is not None)):
+        if given:
+            raise ConfigError(f"{name} belongs to the store: give it to open_store, where this one was opened")
     if min_free_bytes:
         raise ConfigError(
             f"{MIN_FREE_BYTES} belongs to the store: give min_free_bytes to open_store, where this one was opened"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kclient.gateway.mapping import Mapping as PartitionMapping
 from kclient.gateway.mapping import mapping_for
 from kclient.gateway.rows.topics import IntentRow, TopicRow
+from kclient.htp.brokers import FIRST_BROKER
 
 if TYPE_CHECKING:
     from kclient.gateway.config import TopicConfig
@@ -39,6 +40,7 @@ class TopicRecord:
 
     def row(self) -> bytes:
         """The topic as its row holds it."""
+        brokers = [place.broker for place in self.places]
         return TopicRow(
             self.topic_id,
             self.partitions,
@@ -46,6 +48,7 @@ class TopicRecord:
             self.mapping.name,
             [place.incarnation for place in self.places],
             self.overrides,
+            brokers if any(broker != FIRST_BROKER for broker in brokers) else (),
         ).encode()
 
 

@@ -15,6 +15,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 import anyio
@@ -210,7 +211,10 @@ class TopicCatalogue:
             mapping=mapping,
             overrides=overrides,
             config=configs.of(overrides),
-            places=[mapping.place(name, number, each) for number, each in enumerate(fields.incarnations)],
+            places=[
+                mapping.place(name, number, incarnation, broker)
+                for number, (incarnation, broker) in enumerate(zip_longest(fields.incarnations, fields.brokers))
+            ],
             version=row.version,
         )
 
@@ -247,6 +251,10 @@ class TopicCatalogue:
         self._topics.check_room(partitions, checked)
         return partitions, checked
 
+    async def check_places(self, name: str, partitions: int) -> None:
+        """See to it that a topic to be made can have so many partitions. Raises `InvalidPartitionsError`."""
+        await self._mapping.check(self._manager, name, partitions)
+
     async def create(
         self,
         name: str,
@@ -254,9 +262,10 @@ class TopicCatalogue:
         replication_factor: int = -1,
         overrides: Mapping[str, str | None] | None = None,
     ) -> TopicRecord:
-        """Create a topic; it can be used when this returns. Errors as `check_creation`."""
+        """Create a topic; it can be used when this returns. Errors as `check_creation` and `check_places`."""
         async with self._turn(name):
             partitions, checked = self.check_creation(name, partitions, overrides or {})
+            await self.check_places(name, partitions)
             with self._topics.room(partitions, checked), self._shields.shield():
                 try:
                     return await self._create(name, partitions, replication_factor, checked)
@@ -482,6 +491,7 @@ class TopicCatalogue:
                     f"The topic {name} currently has {record.partitions} partition(s); {partitions} would not "
                     f"be an increase to at most {MOST_PARTITIONS}."
                 )
+            await record.mapping.check(self._manager, name, partitions)
             added = range(record.partitions, partitions)
             if validate_only:
                 self._topics.check_room(len(added), {})

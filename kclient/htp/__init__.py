@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 from kclient.htp.errors import (
+    BindingError,
     ConflictError,
     DamagedError,
     DomainExistsError,
@@ -25,6 +26,7 @@ from kclient.htp.errors import (
     StorageFullError,
     StoreClosedError,
     TokenTooOldError,
+    TooFewBrokersError,
     TopicExistsError,
     UnknownDomainError,
     UnknownFramingError,
@@ -57,6 +59,7 @@ from kclient.htp.port import (
 from kclient.htp.store import open_store
 
 __all__ = [
+    "BindingError",
     "Broker",
     "Change",
     "ChangePage",
@@ -89,6 +92,7 @@ __all__ = [
     "Store",
     "StoreClosedError",
     "TokenTooOldError",
+    "TooFewBrokersError",
     "Topic",
     "TopicExistsError",
     "TopicInfo",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from kclient.errors import ConfigError, IllegalStateError, KafkaError
 
 __all__ = [
+    "BindingError",
     "ConflictError",
     "DamagedError",
     "DomainExistsError",
@@ -21,6 +22,7 @@ __all__ = [
     "StorageFullError",
     "StoreClosedError",
     "TokenTooOldError",
+    "TooFewBrokersError",
     "TopicExistsError",
     "UnknownDomainError",
     "UnknownFramingError",
@@ -77,6 +79,23 @@ class FormatVersionError(HtpError, ConfigError):
 
 class StoreClosedError(HtpError, IllegalStateError):
     """The store was closed, or is closing."""
+
+
+class TooFewBrokersError(HtpError, ConfigError):
+    """A store was to be opened with fewer brokers than hold its topics.
+
+    Args:
+        message: Which are missing.
+        needed: With so many it can be opened.
+    """
+
+    def __init__(self, message: str | None = None, *, needed: int) -> None:
+        super().__init__(message)
+        self.needed = needed
+
+
+class BindingError(HtpError):
+    """A topic cannot be bound to a broker: there is no such broker, or the topic was made without any."""
 
 
 class UnknownDomainError(HtpError):

@@ -10,6 +10,7 @@ import anyio
 
 from kclient.errors import BrokerConnectionError, ClosedError, ConfigError
 from kclient.gateway.local import find_local, find_socket, local_address
+from kclient.htp.brokers import brokers_asked_for
 from kclient.htp.embedded.directory import is_data_directory
 from kclient.htp.errors import LeaseHeldError, LockedError, StorageError, StorageFullError
 from kclient.htp.urls import split_options
@@ -28,14 +29,19 @@ async def connect(address: Address, config: ConnectionConfig) -> ByteStream:
     """A stream to the gateway over a store, which is started here if nobody runs one.
 
     Raises:
+        ConfigError: If the address has an option of the store's own.
         BrokerConnectionError: If the store belongs to a process that does not answer.
-        ConfigError: The address has options, which only whoever opens the store can give.
         KafkaError: If the store cannot be opened.
     """
-    if address.scheme == "embedded" and split_options(address.host)[1]:
+    if address.scheme == "embedded":
+        name, options = split_options(address.host)
+    else:
+        name, brokers = brokers_asked_for(address.host)
+        options = {} if brokers is None else {"brokers": str(brokers)}
+    if options:
         raise ConfigError(
-            f"{address} has options of the store, and clients share one that may be open: name the directory alone, "
-            "and give them to the gateway that serves it"
+            f"options of a store ({', '.join(options)}) are given where its gateway is started (Gateway, kclient "
+            f"gateway): clients connect to {address.scheme}:{name}"
         )
     found = local_address(str(address))
     assert found is not None, "registered for memory: and embedded: only"

@@ -28,12 +28,15 @@ class Gateway:
         *,
         durability: str = "synced",
         mapping: str = "domain",
+        brokers: int | None = None,
         config: Mapping[str, Any] | None = None,
     ) -> None:
         self._portal: Portal = get_portal()
 
         async def make() -> AsyncGateway:
-            return AsyncGateway(htp, listen, advertise, durability=durability, mapping=mapping, config=config)
+            return AsyncGateway(
+                htp, listen, advertise, durability=durability, mapping=mapping, brokers=brokers, config=config
+            )
 
         self._gateway = self._portal.call(make)
 

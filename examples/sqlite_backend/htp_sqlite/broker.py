@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import anyio.lowlevel
 
-from htp_sqlite.database import Database, describe
+from htp_sqlite.database import BROKER, Database, describe
 from kclient.htp import errors
 from kclient.htp.framings import check_framing
 from kclient.htp.port import (
@@ -65,7 +65,7 @@ class SqliteBroker:
         with self._database.transaction() as db:
             for place in places:
                 row = db.execute("SELECT epoch FROM logs WHERE incarnation = ?", [place.incarnation]).fetchone()
-                if row is not None:
+                if row is not None and place.broker in ("", BROKER):
                     fence(place, epoch, row[0])
                     drop(db, place.incarnation)
 

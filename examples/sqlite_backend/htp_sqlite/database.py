@@ -11,6 +11,8 @@ from kclient.htp import errors
 from kclient.htp.port import Topic, TopicInfo
 from kclient.htp.rows import prefix_end
 
+BROKER = "brk-0"
+"""The only broker: everything is in one file."""
 TABLES = """
 CREATE TABLE IF NOT EXISTS counters (name TEXT PRIMARY KEY, value INTEGER);
 CREATE TABLE IF NOT EXISTS domains (name TEXT PRIMARY KEY);

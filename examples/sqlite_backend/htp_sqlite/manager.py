@@ -9,8 +9,9 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 
-from htp_sqlite.database import Database, bounds, describe
+from htp_sqlite.database import BROKER, Database, bounds, describe
 from kclient.htp import errors
+from kclient.htp.brokers import check_broker
 from kclient.htp.change_tokens import (
     CHANGES_KEPT,
     ChangePlace,
@@ -21,7 +22,7 @@ from kclient.htp.change_tokens import (
     to_be_followed,
 )
 from kclient.htp.leases import check_ttl, next_epoch
-from kclient.htp.port import Change, ChangePage, Lease, LeaseInfo, Topic, TopicInfo, Versioned
+from kclient.htp.port import Change, ChangePage, Lease, LeaseInfo, Place, Topic, TopicInfo, Versioned
 
 
 class SqliteManager:
@@ -33,6 +34,10 @@ class SqliteManager:
     def _domain(self, db: sqlite3.Connection, domain: str) -> None:
         if not db.execute("SELECT 1 FROM domains WHERE name = ?", [domain]).fetchone():
             raise errors.UnknownDomainError(f"there is no domain {domain!r}")
+
+    async def brokers(self) -> list[str]:
+        with self._database.transaction():
+            return [BROKER]
 
     async def create_domain(self, domain: str) -> None:
         with self._database.transaction() as db:
@@ -49,10 +54,21 @@ class SqliteManager:
     async def create_topic(self, topic: Topic, *, broker: str | None = None) -> TopicInfo:
         with self._database.transaction() as db:
             self._domain(db, topic.domain)
+            if broker is not None:
+                check_broker(broker, [BROKER])
             made = db.execute("INSERT OR IGNORE INTO topics VALUES (NULL, ?, ?, ?)", [*topic, broker])
             if not made.rowcount:
                 raise errors.TopicExistsError(f"topic {topic} exists already")
             return TopicInfo(topic, broker, made.lastrowid or 0)
+
+    async def bind(self, topic: Topic, broker: str, *, lease: Lease | None = None) -> Place:
+        with self._database.transaction() as db:
+            self._holds(db, lease)
+            info = describe(db, topic)
+            check_broker(broker, [BROKER])
+            if info.broker is None:
+                raise errors.BindingError(f"topic {topic} was created without a broker")
+            return info.place  # there is no other broker
 
     async def list_topics(self, domain: str, prefix: str = "") -> list[TopicInfo]:
         with self._database.transaction() as db:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import ClassVar, cast
 
 from kclient.errors import (
     ErrorCode,
+    InvalidPartitionsError,
     InvalidTopicError,
     KafkaError,
     TopicExistsError,
@@ -126,6 +128,7 @@ class MetadataHandler(Handler):
 
     async def _create(self, missing: list[str], request: MetadataRequest, context: RequestContext) -> MetadataResponse:
         pace = Pace(context.connection.flow)
+        refused: dict[str, KafkaError] = {}
         for name in missing:
             await pace.pause()
             try:
@@ -134,25 +137,36 @@ class MetadataHandler(Handler):
                 pass
             except KafkaError as error:
                 logger.error("topic %s could not be created: %s", name, error)
+                if isinstance(error, InvalidPartitionsError):  # nothing comes of trying again, which others invite to
+                    refused[name] = error
         wanted = request.topics or []
-        return self._respond(len(wanted), wanted, request, context)
+        return self._respond(len(wanted), wanted, request, context, refused)
 
     def _respond(
-        self, count: int, wanted: Iterable[MetadataRequestTopic], request: MetadataRequest, context: RequestContext
+        self,
+        count: int,
+        wanted: Iterable[MetadataRequestTopic],
+        request: MetadataRequest,
+        context: RequestContext,
+        refused: Mapping[str, KafkaError] = MappingProxyType({}),
     ) -> MetadataResponse:
         nodes = self._leadership.nodes(context.connection.advertised)
         response = MetadataResponse(
             brokers=[MetadataResponseBroker(**node._asdict()) for node in nodes],
             cluster_id=self._cluster_id,
             controller_id=self._leadership.controller_id,
-            topics=lazily(count, (self._topic(topic, request, context) for topic in wanted)),
+            topics=lazily(count, (self._topic(topic, request, context, refused) for topic in wanted)),
         )
         if request.include_cluster_authorized_operations:
             response.cluster_authorized_operations = self._access.cluster_operations(context.connection)
         return response
 
     def _topic(
-        self, wanted: MetadataRequestTopic, request: MetadataRequest, context: RequestContext
+        self,
+        wanted: MetadataRequestTopic,
+        request: MetadataRequest,
+        context: RequestContext,
+        refused: Mapping[str, KafkaError],
     ) -> MetadataResponseTopic:
         access, client, version = self._access, context.connection, context.api_version
         answer = MetadataResponseTopic(name=wanted.name)
@@ -162,6 +176,8 @@ class MetadataHandler(Handler):
                 try:
                     record = access.topic(client, AclOperation.DESCRIBE, wanted.name)
                 except UnknownTopicOrPartitionError:
+                    if wanted.name in refused:
+                        raise refused[wanted.name] from None
                     if self._creates(request, wanted.name) and not self._allows(client, wanted.name):
                         access.check(client, AclOperation.CREATE, ResourceType.TOPIC, wanted.name)
                     raise

@@ -122,7 +122,9 @@ class CreateTopicsHandler(Handler):
             raise InvalidConfigurationError(f"{len(topic.configs)} settings are more than a topic has")
         overrides = {config.name: config.value for config in topic.configs}
         partitions, checked = self._catalogue.check_creation(topic.name, partitions, overrides)
-        if not validate_only:
+        if validate_only:
+            await self._catalogue.check_places(topic.name, partitions)
+        else:
             record = await self._catalogue.create(topic.name, partitions, factor, overrides)
             row.topic_id = record.topic_id
         row.num_partitions = partitions

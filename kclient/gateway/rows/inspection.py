@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
+from itertools import zip_longest
 from typing import Any, Final, NamedTuple
 
 from kclient.errors import KafkaError
@@ -115,7 +116,7 @@ class RowInspection:
     """
 
     def __init__(self, places: Iterable[Place]) -> None:
-        self._places = {(place.topic, place.incarnation) for place in places}
+        self._places = {(place.topic, place.incarnation): place.broker for place in places}
         self._used: set[tuple[Topic, int]] = set()
         self._unsure = False
         """Whether a row does not say where its topic lies: one that cannot be read, or one of the first versions."""
@@ -156,7 +157,8 @@ class RowInspection:
             self._of_partitions.append((key, bytes.fromhex(key.removeprefix(prefix).partition("/")[0])))
             if prefix == keys.EXTENTS and not key.endswith("/chunks"):
                 for extent in found:
-                    yield from self._place(key, "an extent", Topic(extent.domain, extent.name), extent.incarnation)
+                    topic = Topic(extent.domain, extent.name)
+                    yield from self._place(key, "an extent", Place(topic, extent.broker, extent.incarnation))
         elif prefix == keys.OFFSETS:
             self._offsets.append((key, keys.parse_offset_key(key)[1].topic, found[1]))
 
@@ -168,13 +170,17 @@ class RowInspection:
         except KafkaError as raised:
             yield error(key, str(raised))
             return
-        for number, incarnation in enumerate(row.incarnations):
-            yield from self._place(key, f"partition {number}", mapping.topic(name, number), incarnation)
+        for number, (incarnation, broker) in enumerate(zip_longest(row.incarnations, row.brokers)):
+            yield from self._place(key, f"partition {number}", mapping.place(name, number, incarnation, broker))
 
-    def _place(self, key: str, what: str, topic: Topic, incarnation: int) -> Iterator[Finding]:
+    def _place(self, key: str, what: str, place: Place) -> Iterator[Finding]:
+        topic, broker, incarnation = place
         self._used.add((topic, incarnation))
-        if (topic, incarnation) not in self._places:
+        found = self._places.get((topic, incarnation))
+        if found is None:
             yield error(key, f"{what} lies at {topic} (incarnation {incarnation}), which does not exist")
+        elif found != broker:
+            yield error(key, f"{what} lies at {place}, and the manager says that it lies at {found or 'no broker'}")
 
     def compare(self) -> Iterator[Finding]:
         """What the rows say of one another, after all of them."""
@@ -186,5 +192,5 @@ class RowInspection:
             if self._ids.get(topic) != topic_id and topic_id not in self._ending:
                 yield note(key, "was committed for a topic that is not there any more")
         if not self._ending and not self._unsure:
-            for place, incarnation in sorted(self._places - self._used):
+            for place, incarnation in sorted(self._places.keys() - self._used):
                 yield note(str(place), f"belongs to no topic of Kafka (incarnation {incarnation})")

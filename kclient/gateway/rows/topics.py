@@ -19,8 +19,10 @@ from kclient.htp.rows import (
 )
 from kclient.records.bounds import INT16_MAX
 
-_TOPIC_FORMAT: Final = 2
-"""The first had no number, and no incarnations."""
+_TOPIC_FORMAT: Final = 3
+"""The first had no number, and no incarnations, the second no brokers."""
+_WITHOUT_BROKERS: Final = 2
+"""Is still written where it does: what knows no other reads it."""
 _INTENT_FORMAT: Final = 1
 
 
@@ -36,18 +38,22 @@ class TopicRow(NamedTuple):
     """Of its partitions' places, in order; none where the first versions wrote the row."""
     overrides: Mapping[str, str]
     """Its own settings."""
+    brokers: Sequence[str] = ()
+    """The HTP broker of each partition, in order; none where all are at the first one."""
 
     def encode(self) -> bytes:
         """The row."""
+        brokers = {"brokers": self.brokers} if self.brokers else {}
         return seal(
             dump(
                 {
-                    "format": _TOPIC_FORMAT,
+                    "format": _TOPIC_FORMAT if self.brokers else _WITHOUT_BROKERS,
                     "id": self.topic_id.hex(),
                     "partitions": self.partitions,
                     "replication_factor": self.replication_factor,
                     "mapping": self.mapping,
                     "incarnations": self.incarnations,
+                    **brokers,
                     "config": self.overrides,
                 }
             )
@@ -63,6 +69,9 @@ class TopicRow(NamedTuple):
             incarnations = [whole(each) for each in fields.get("incarnations", [])]
             if incarnations and len(incarnations) != partitions:
                 raise ValueError(f"it tells {partitions} partitions and {len(incarnations)} incarnations")
+            brokers = [string(each) for each in fields.get("brokers", [])]
+            if brokers and (not incarnations or len(brokers) != partitions or not all(brokers)):
+                raise ValueError(f"it tells {partitions} partitions, and their brokers {brokers[:10]}")
             return cls(
                 _parse_id(fields["id"]),
                 partitions,
@@ -70,6 +79,7 @@ class TopicRow(NamedTuple):
                 string(fields["mapping"]),
                 incarnations,
                 {setting: string(value) for setting, value in fields["config"].items()},
+                brokers,
             )
         except (LookupError, TypeError, AttributeError) as error:
             raise ValueError(f"{row[:200]!r}: {error!r}") from error

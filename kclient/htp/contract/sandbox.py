@@ -12,6 +12,7 @@ from kclient.htp.port import (
     CAP_ORDINAL_POSITIONS,
     Broker,
     Faults,
+    Lease,
     Manager,
     OpenTopic,
     Place,
@@ -131,11 +132,17 @@ class Sandbox:
 
     # --- topics ---
 
-    async def create(self, name: str = "some/topic", *, domain: str | None = None) -> Place:
+    async def create(self, name: str = "some/topic", *, domain: str | None = None, broker: str | None = None) -> Place:
         """Create a topic, which nobody has opened yet."""
-        info = await self.manager.create_topic(Topic(domain or self.domain, name))
+        info = await self.manager.create_topic(Topic(domain or self.domain, name), broker=broker)
         self._places.append(info.place)
         return info.place
+
+    async def bind(self, topic: Topic, broker: str, *, lease: Lease | None = None) -> Place:
+        """Bind a topic to one more broker."""
+        place = await self.manager.bind(topic, broker, lease=lease)
+        self._places.append(place)
+        return place
 
     async def remake(self, place: Place) -> Place:
         """Delete a topic in the manager alone, and create another one of its name."""

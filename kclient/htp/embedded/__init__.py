@@ -14,16 +14,19 @@ from typing import TYPE_CHECKING, Self
 from kclient.arguments import shown
 from kclient.concurrency import thread_to_the_end, to_the_end
 from kclient.errors import ConfigError, MissingExtraError
+from kclient.htp.brokers import brokers_asked_for, check_enough
 from kclient.htp.embedded.directory import DataDirectory
 from kclient.htp.embedded.files import Files
 from kclient.htp.embedded.space import opening_error
 from kclient.htp.embedded.syncer import GROUP_SYNC_MODES
-from kclient.htp.errors import StorageError, StoreClosedError
+from kclient.htp.errors import StorageError, StoreClosedError, TooFewBrokersError
 from kclient.htp.port import DURABILITY_SYNCED, DURABILITY_WRITTEN, TopicSettings
 from kclient.htp.urls import split_options
 
 if TYPE_CHECKING:
     from kclient.htp.embedded.broker import EmbeddedBroker
+    from kclient.htp.embedded.brokers import EmbeddedBrokers
+    from kclient.htp.embedded.ends import Ends
     from kclient.htp.embedded.faults import EmbeddedFaults
     from kclient.htp.embedded.manager import SqliteManager
 
@@ -40,11 +43,13 @@ def open_embedded(
     min_free_bytes: int | None = None,
     files: Files | None = None,
     faults: bool = False,
+    brokers: int | None = None,
 ) -> EmbeddedStore:
     """The store in a data directory; `async with` opens it.
 
     Args:
-        path: The directory; made if it does not exist. `?min_free_bytes=NUMBER` may follow.
+        path: The directory; made if it does not exist. `?brokers=N`, `?min_free_bytes=NUMBER` or both, with `&` between
+            them, may follow.
         durability: `synced`: messages are visible and acknowledged when they are on disk; `written`: when the
             operating system has them, as Kafka does by default.
         settings: Layout of topics that are opened without settings of their own.
@@ -55,12 +60,15 @@ def open_embedded(
             log warns. None and 0: messages are taken until there is no space.
         files: Stands in for the operating system's files, in tests.
         faults: Whether the store can be made to fail, for tests: `EmbeddedStore.faults`.
+        brokers: How many there are, 1 to 256: each has a directory and a thread of its own, and topics can be bound to
+            it. If None, as many as there have been, at first one.
 
     Raises:
         ConfigError: If an option has no such value.
         MissingExtraError: If SQLAlchemy is not installed.
     """
     path, options = split_options(path)
+    brokers = _brokers(brokers, options)
     min_free_bytes = _min_free_bytes(min_free_bytes, options)
     if not path:
         raise ConfigError("embedded: needs a directory, as in embedded:./data")
@@ -79,14 +87,23 @@ def open_embedded(
 
         files = FaultyFiles()
     return EmbeddedStore(
-        path, durability, settings or TopicSettings(), group_sync, max_open_files, min_free_bytes, files or Files()
-    )
+        path, durability, settings or TopicSettings(), group_sync, max_open_files, min_free_bytes, files or Files(),
+        brokers,
+    )  # fmt: skip
+
+
+def _brokers(given: int | None, options: dict[str, str]) -> int | None:
+    """The option, from the call or the address."""
+    if unknown := options.keys() - {"brokers", "min_free_bytes"}:
+        raise ConfigError(
+            f"{shown(min(unknown))} is no option of a store's address: there are ?brokers=N and ?min_free_bytes=NUMBER"
+        )
+    told = f"?brokers={options['brokers']}" if "brokers" in options else ""
+    return brokers_asked_for(told, given)[1]
 
 
 def _min_free_bytes(given: int | None, options: dict[str, str]) -> int:
     """The option, from the call or the address."""
-    if unknown := options.keys() - {"min_free_bytes"}:
-        raise ConfigError(f"embedded: knows no option {sorted(unknown)[0]}; after ? it takes min_free_bytes=NUMBER")
     text = options.get("min_free_bytes")
     if text is None:
         found: object = 0 if given is None else given
@@ -111,7 +128,9 @@ class EmbeddedStore:
         max_open_files: int | None,
         min_free_bytes: int,
         files: Files,
+        brokers: int | None,
     ) -> None:
+        self._brokers = brokers
         self._durability = durability
         self._settings = settings
         self._group_sync = group_sync
@@ -123,7 +142,8 @@ class EmbeddedStore:
         self._failure: StorageError | None = None
         self._when_failed: dict[object, Callable[[StorageError], object]] = {}
         self._manager: SqliteManager | None = None
-        self._broker: EmbeddedBroker | None = None
+        self._broker: EmbeddedBroker | EmbeddedBrokers | None = None
+        self._shards: list[EmbeddedBroker] = []
 
     @property
     def path(self) -> str:
@@ -138,7 +158,7 @@ class EmbeddedStore:
         return self._manager
 
     @property
-    def broker(self) -> EmbeddedBroker:
+    def broker(self) -> EmbeddedBroker | EmbeddedBrokers:
         """The messages."""
         if self._broker is None:
             raise StoreClosedError(f"{self.path} is not open")
@@ -159,7 +179,8 @@ class EmbeddedStore:
         Raises:
             LockedError: If it is open already, here or in another process.
             FormatVersionError: If a newer version of kclient wrote it, or it holds something else.
-            StorageError: If the file system refuses.
+            TooFewBrokersError: If more brokers hold topics than it is to have.
+            StorageError: If the file system refuses, or the directory of a broker that holds topics is missing.
             StorageFullError: If it refuses for want of space.
         """
         stack = AsyncExitStack()
@@ -171,35 +192,75 @@ class EmbeddedStore:
         self._stack = stack
         return self
 
-    async def _open(self, stack: AsyncExitStack) -> tuple[SqliteManager, EmbeddedBroker]:
+    async def _open(self, stack: AsyncExitStack) -> tuple[SqliteManager, EmbeddedBroker | EmbeddedBrokers]:
         """Open each part; its closing is entered first, because a part that was cut off may have taken something."""
         from kclient.htp.embedded.broker import EmbeddedBroker
+        from kclient.htp.embedded.brokers import EmbeddedBrokers
+        from kclient.htp.embedded.ends import EndsSocket
         from kclient.htp.embedded.manager import SqliteManager
+        from kclient.htp.embedded.shared import SharedByBrokers
+        from kclient.htp.embedded.watermark import Watermark
 
-        directory = DataDirectory(self.path, self._files)
+        directory = DataDirectory(self.path, self._files, self._brokers)
         stack.callback(directory.close)
         try:
             await thread_to_the_end(directory.open)
         except OSError as error:
             raise opening_error(self.path, error, str(error)) from error
         self._failure = None
-        manager = SqliteManager(f"{directory.manager_path}/mgr.db", self._failed, exclusive=True)  # of the lock
+        self._shards = []
+        names = [shard.name for shard in directory.shards]
+        manager = SqliteManager(
+            f"{directory.manager_path}/mgr.db",
+            self._failed,
+            exclusive=True,  # of the lock
+            brokers=names,
+        )
         stack.push_async_callback(manager.aclose)
         await manager.start()
-        broker = EmbeddedBroker(
-            directory,
-            manager,
-            self._files,
-            self._failed,
-            durability=self._durability,
-            settings=self._settings,
-            group_sync=self._group_sync,
-            max_open_files=self._max_open_files,
-            min_free_bytes=self._min_free_bytes,
-        )
-        stack.push_async_callback(broker.aclose)
-        await broker.begin()
-        return manager, broker
+        await self._check_enough(manager, len(names))
+        watermark = Watermark(self._files, self.path, self._min_free_bytes)
+        stack.push_async_callback(thread_to_the_end, watermark.stop)
+        await thread_to_the_end(watermark.start)
+        shared = SharedByBrokers(self._files, self._max_open_files, watermark)
+        stack.callback(shared.close)
+        known, last = await manager.incarnations()
+        for shard in directory.shards:
+            broker = EmbeddedBroker(
+                shard,
+                manager,
+                self._files,
+                self._failed,
+                durability=self._durability,
+                settings=self._settings,
+                group_sync=self._group_sync,
+                shared=shared,
+            )
+            stack.push_async_callback(broker.aclose)
+            await broker.begin(known, last)
+            self._shards.append(broker)
+        ends = EndsSocket(directory.shards[0].path, self._ends)
+        directory.on_fork = ends.abandon
+        stack.push_async_callback(thread_to_the_end, ends.stop)
+        ends.start()
+        if len(names) == 1:
+            return manager, self._shards[0]
+        return manager, EmbeddedBrokers(dict(zip(names, self._shards, strict=True)))
+
+    def _ends(self) -> Ends:
+        """Where the logs of all shards end that may be written to."""
+        return {incarnation: end for shard in self._shards for incarnation, end in shard.ends().items()}
+
+    async def _check_enough(self, manager: SqliteManager, number: int) -> None:
+        try:
+            check_enough(self.path, number, await manager.bound())
+        except TooFewBrokersError as error:
+            if self._brokers is not None:
+                raise
+            raise StorageError(
+                f"{self.path}/brk-{error.needed - 1} is missing, and topics were kept in it: restore it from a backup. "
+                f"If it is lost for good, open the store with brokers={error.needed}, and delete them"
+            ) from error
 
     async def __aexit__(
         self,
@@ -222,8 +283,8 @@ class EmbeddedStore:
         if self._failure is not None:
             return
         self._failure = error
-        if self._broker is not None:
-            self._broker.fail(error)
+        for broker in self._shards:
+            broker.fail(error)
         for callback in list(self._when_failed.values()):
             callback(error)
 
@@ -235,3 +296,4 @@ class EmbeddedStore:
                 await to_the_end(stack.aclose)
             finally:
                 self._manager = self._broker = None
+                self._shards = []

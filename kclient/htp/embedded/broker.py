@@ -1,26 +1,24 @@
-"""The messages of the embedded backend: one shard of topics, each a log of segments."""
+"""A broker of the embedded backend: one shard of topics, each a log of segments."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Coroutine, Iterable, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import anyio.lowlevel
 
-from kclient.concurrency import LoopHandle, NamedLocks, thread_to_the_end, to_the_end
+from kclient.concurrency import NamedLocks, thread_to_the_end, to_the_end
 from kclient.htp.embedded.checkpoints import SyncCheckpoints, fenced
-from kclient.htp.embedded.ends import Ends, EndsSocket
 from kclient.htp.embedded.group_commit import GroupCommit
-from kclient.htp.embedded.handles import OpenFiles
-from kclient.htp.embedded.index_memory import IndexMemory
 from kclient.htp.embedded.leftovers import Leftovers
 from kclient.htp.embedded.log import TopicLog
 from kclient.htp.embedded.recovery import Recovered, SyncCheckpoint, recover
 from kclient.htp.embedded.services import Services
+from kclient.htp.embedded.shard import called
 from kclient.htp.embedded.topic import EmbeddedTopic
-from kclient.htp.embedded.watermark import Watermark
 from kclient.htp.errors import StorageError, StoreClosedError, UnknownTopicError
 from kclient.htp.port import (
     CAP_DURABLE,
@@ -37,13 +35,14 @@ from kclient.htp.port import (
     TopicSettings,
 )
 from kclient.htp.rows import check_opening
-from kclient.memory_ledger import process_memory
 
 if TYPE_CHECKING:
     from kclient.errors import KafkaError
-    from kclient.htp.embedded.directory import DataDirectory
+    from kclient.htp.embedded.ends import Ends
     from kclient.htp.embedded.files import Files
     from kclient.htp.embedded.manager import SqliteManager
+    from kclient.htp.embedded.shard import Shard
+    from kclient.htp.embedded.shared import SharedByBrokers
 
 _AT_ONCE: Final = 256
 """Logs that are given up in one turn of the event loop."""
@@ -53,15 +52,14 @@ class EmbeddedBroker:
     """Implements `kclient.htp.port.Broker`.
 
     Args:
-        directory: The open data directory.
+        shard: What it keeps, whose owner this process is.
         manager: Of the same store.
         files: The file system.
         failed: Called in the event loop if nothing can be synced any more.
         durability: `synced` or `written`.
         settings: Layout of topics that are opened without settings of their own.
         group_sync: How the syncer syncs.
-        max_open_files: Of segments, at a time; if None, as many as the process may open and leaves to them.
-        min_free_bytes: With less space left, messages are refused; 0 for never.
+        shared: What it has in common with the other brokers of the store; closed after all of them.
     """
 
     capabilities: frozenset[str] = frozenset(
@@ -79,7 +77,7 @@ class EmbeddedBroker:
 
     def __init__(
         self,
-        directory: DataDirectory,
+        shard: Shard,
         manager: SqliteManager,
         files: Files,
         failed: Callable[[StorageError], object],
@@ -87,22 +85,19 @@ class EmbeddedBroker:
         durability: str,
         settings: TopicSettings,
         group_sync: str,
-        max_open_files: int | None,
-        min_free_bytes: int,
+        shared: SharedByBrokers,
     ) -> None:
-        self._directory = directory
+        self._shard = shard
         self._manager = manager
         self._files = files
         self._settings = settings
-        commits = GroupCommit(files, directory.topics_path, failed, mode=group_sync)
+        commits = GroupCommit(files, shard.topics_path, failed, mode=group_sync)
         self._syncer = commits.syncer
-        self._checkpoints = SyncCheckpoints(manager, directory.shard, files)
-        self._leftovers = Leftovers(directory, manager, self._checkpoints, files, self._syncer.chore)
-        memory, loop = process_memory(), LoopHandle()
-        files.read_buffers.count_in(memory, loop)
+        self._checkpoints = SyncCheckpoints(manager, shard.name, files)
+        self._leftovers = Leftovers(shard, self._checkpoints, files, self._syncer.chore)
         self._services = Services(
-            OpenFiles(files, max_open_files), self._syncer, durability, self._checkpoints.write_soon, commits.want,
-            IndexMemory(memory, loop), Watermark(files, directory.path, min_free_bytes),
+            shared.open_files, self._syncer, durability, self._checkpoints.write_soon, commits.want, shared.indexes,
+            shared.watermark,
         )  # fmt: skip
         self._held: dict[int, EmbeddedTopic] = {}
         """What is open, by incarnation."""
@@ -115,12 +110,10 @@ class EmbeddedBroker:
         """Whose files may be open: those of what is held, and those that are being closed or deleted."""
         self._failed = False
         """Whether nothing is synced any more: files may be in use until the syncer has stopped."""
-        self._ends_socket = EndsSocket(f"{directory.path}/{directory.shard}", self._ends)
-        directory.on_fork = self._fork
+        shard.on_fork = self._fork
 
     def _fork(self) -> None:
-        path = self._directory.path
-        self._ends_socket.abandon()
+        path = self._shard.data_path
         self._refuse(lambda: StoreClosedError(f"{path} is open in the parent process, not in this forked one"))
         self._logs.clear()  # the parent's: nothing of them is touched here
         self._locks = NamedLocks()  # whoever holds one works there
@@ -139,18 +132,21 @@ class EmbeddedBroker:
 
     # --- life ---
 
-    async def begin(self) -> None:
-        """Finish what deletions have left behind, set aside what belongs to no topic, and begin to sync."""
-        await self._leftovers.clear_up()
+    async def begin(self, known: Container[int], last: int) -> None:
+        """Finish what deletions have left behind, set aside what belongs to no topic, and begin to sync.
+
+        Args:
+            known: The incarnations of all topics that there are.
+            last: The greatest that was ever given.
+        """
+        await self._leftovers.clear_up(known, last)
         try:
             self._syncer.start()
         except OSError as error:
-            raise StorageError(f"{self._directory.topics_path} cannot be opened: {error}") from error
-        await anyio.to_thread.run_sync(self._services.watermark.start)
-        self._ends_socket.start()
+            raise StorageError(f"{self._shard.topics_path} cannot be opened: {error}") from error
 
-    def _ends(self) -> Ends:
-        """Where the logs end that may be written to."""
+    def ends(self) -> Ends:
+        """Where the logs end that may be written to; called in the event loop."""
         return {incarnation: topic.use().written_end for incarnation, topic in self._held.items()}
 
     async def aclose(self) -> None:
@@ -160,7 +156,7 @@ class EmbeddedBroker:
     async def _aclose(self) -> None:
         try:
             if self._refusal is None:
-                path = self._directory.path
+                path = self._shard.data_path
                 logs = self._refuse(lambda: StoreClosedError(f"{path} was closed"))
                 self._services.open_files.tell_room()  # who waits for some is refused
                 await self._locks.all_free()
@@ -168,14 +164,10 @@ class EmbeddedBroker:
         finally:
             # whoever is at work, maybe in a thread, would go on in the files of the next owner
             await self._locks.all_free()
-            await thread_to_the_end(self._ends_socket.stop)
-            await thread_to_the_end(self._services.watermark.stop)
             await thread_to_the_end(self._syncer.stop)
             for log in self._logs:
                 log.release()
             self._logs.clear()
-            self._services.open_files.close()
-            self._files.read_buffers.close()
 
     def fail(self, error: StorageError) -> None:
         """Nothing can be stored any more: whoever waits hears of it, and so does every later call."""
@@ -233,7 +225,7 @@ class EmbeddedBroker:
         check_opening(epoch, next_position)
         self._check()
         if not self._keeps(place):
-            raise UnknownTopicError(f"There is no topic {place}: this is {self._directory.shard}")
+            raise UnknownTopicError(f"There is no topic {place}: this is {self._shard.name}")
         async with self._locks.hold(place.topic):
             self._check()
             held = self._held.get(place.incarnation)
@@ -290,9 +282,9 @@ class EmbeddedBroker:
 
         So whoever finds a checkpoint knows that a directory that is not there was lost.
         """
-        path = self._directory.topic_path(place)
+        path = self._shard.topic_path(place)
         try:
-            await thread_to_the_end(self._directory.make_topic, path)
+            await thread_to_the_end(self._shard.make_topic, path)
         except OSError as error:
             raise StorageError(f"{place.topic} cannot be opened: {error}") from error
         sealed = await self._checkpoints.seal(place, epoch, framing, new=True)
@@ -308,7 +300,7 @@ class EmbeddedBroker:
     async def _recover(
         self, place: Place, framing: Framing, settings: TopicSettings, next_position: int, sealed: SyncCheckpoint
     ) -> TopicLog:
-        path = self._directory.topic_path(place)
+        path = self._shard.topic_path(place)
 
         def find() -> Recovered:
             if not self._files.exists(path):
@@ -321,7 +313,7 @@ class EmbeddedBroker:
             recovered = await thread_to_the_end(find)  # it cuts files, which nobody may have opened meanwhile
         except OSError as error:
             raise StorageError(f"{place.topic} cannot be opened: {error}") from error
-        log = TopicLog(str(place.topic), path, framing, settings, self._services, recovered, sealed)
+        log = TopicLog(called(place), path, framing, settings, self._services, recovered, sealed)
         log.key = self._checkpoints.key(place.incarnation)
         self._logs[log] = None
         unrecorded = recovered.damaged or (not recovered.appendable and log.next > 0)
@@ -373,17 +365,29 @@ class EmbeddedBroker:
                 await to_the_end(self._finish, [log])
 
     def _keeps(self, place: Place) -> bool:
-        return place.broker in ("", self._directory.shard)
+        return place.broker in ("", self._shard.name)
 
     async def delete(self, places: Iterable[Place], *, epoch: int) -> None:
         """Drop all messages of some topics."""
         await anyio.lowlevel.checkpoint()
+        async with self.deletion(places, epoch=epoch) as delete:
+            await delete()
+
+    @asynccontextmanager
+    async def deletion(
+        self, places: Iterable[Place], *, epoch: int
+    ) -> AsyncIterator[Callable[[], Coroutine[Any, Any, None]]]:
+        """A deletion that nothing of a newer epoch stands against: what is called to carry it out.
+
+        Raises:
+            FencedError: If one of the topics was opened under a newer epoch.
+        """
         self._check()
         wanted = sorted({place for place in places if self._keeps(place)})
         async with self._locks.hold(*dict.fromkeys(place.topic for place in wanted)):
             self._check()
             await self._check_fences(wanted, epoch)
-            await to_the_end(self._delete, wanted)
+            yield partial(to_the_end, self._delete, wanted)
 
     async def _delete(self, places: Sequence[Place]) -> None:
         held = [topic for place in places if (topic := self._held.pop(place.incarnation, None)) is not None]
@@ -391,8 +395,8 @@ class EmbeddedBroker:
             del self._newest[topic.place.topic]
         await self._drop(held)
         try:
-            paths = [self._directory.topic_path(place) for place in places]
-            deleted = await anyio.to_thread.run_sync(self._directory.set_deleted, paths)
+            paths = [self._shard.topic_path(place) for place in places]
+            deleted = await anyio.to_thread.run_sync(self._shard.set_deleted, paths)
         except OSError as error:
             raise StorageError(f"{len(places)} topics cannot be deleted: {error}") from error
         await self._checkpoints.remove(place.incarnation for place in places)

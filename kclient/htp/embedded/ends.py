@@ -1,6 +1,6 @@
 """Tells other processes where the logs of an open store end, all at one moment: what a backup of it begins with.
 
-The owner listens on the Unix socket `brk-N/ends.sock`, which only its user may connect to. A line comes in (`ends`),
+The owner listens on the Unix socket `brk-0/ends.sock`, which only its user may connect to. A line comes in (`ends`),
 one goes out (JSON), and the connection is closed. The event loop looks at all logs in one turn, so nothing is appended
 between two of them. Where no such socket can be made, a backup takes the lengths of the files one after another.
 """
@@ -49,7 +49,7 @@ class EndsSocket:
     """The owner's side. Made, started and stopped by the event loop's thread; `start` and `stop` block for a moment.
 
     Args:
-        shard: The directory of the brk shard.
+        shard: The directory of the first shard.
         ends: Tells the ends of the logs that are open; called in the event loop.
     """
 
@@ -136,10 +136,10 @@ class EndsSocket:
 
 
 def ask_ends(shard: str) -> Ends | None:
-    """Where the logs end that the owner of a shard has open; None if it has none to tell, or does not answer.
+    """Where the logs end that the owner of a store has open, in all shards; None if it does not answer.
 
     Args:
-        shard: The directory of the brk shard.
+        shard: The directory of the first shard.
     """
     try:
         with _connected(shard, _PATIENCE_S) as connection:

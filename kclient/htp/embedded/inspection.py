@@ -13,27 +13,27 @@ from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
-from sqlalchemy import Connection, create_engine, select, text
+from sqlalchemy import Connection, create_engine, inspect, select, text
 from sqlalchemy.exc import DatabaseError
 
+from kclient.htp.brokers import FIRST_BROKER
 from kclient.htp.embedded.checkpoints import checkpoint_key
-from kclient.htp.embedded.directory import DataDirectory, topic_directory
 from kclient.htp.embedded.index import SegmentIndex
 from kclient.htp.embedded.listing import StoredMessage, stored_messages
 from kclient.htp.embedded.reading import scan
 from kclient.htp.embedded.recovery import SET_ASIDE, SyncCheckpoint
 from kclient.htp.embedded.segment import Segment, base_of
+from kclient.htp.embedded.shard import Shard, called, topic_directory
 from kclient.htp.embedded.sharing import check_data_directory, locks_shared, shards_of
-from kclient.htp.embedded.tables import counter, entries, topics
+from kclient.htp.embedded.tables import bindings, counter, entries, topic_infos, topics
 from kclient.htp.errors import StorageError, UnknownFramingError
 from kclient.htp.findings import Finding, error, note
 from kclient.htp.framings import find_framing
-from kclient.htp.port import Framing, Place, Topic, TopicInfo
+from kclient.htp.port import Framing, Place
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-_FIRST_SHARD: Final = "brk-0"
 _INTERVAL: Final = 1 << 14
 
 
@@ -65,8 +65,8 @@ class Inspection:
     def __init__(self, path: str, framing: str) -> None:
         self.path: str = str(Path(path).absolute())
         self._framing = framing
-        self.topics: dict[int, TopicInfo] = {}
-        """What the manager knows, by incarnation."""
+        self.places: dict[int, Place] = {}
+        """The topics that the manager knows, at each broker that they are bound to, by incarnation."""
         self.findings: list[Finding] = []
         """What is wrong with the manager's database."""
         self._last = 0
@@ -105,8 +105,11 @@ class Inspection:
             for (told,) in self._manager.execute(text("PRAGMA integrity_check")):
                 if told != "ok":
                     self.findings.append(error("mgr/mgr.db", str(told)))
-            for row in self._manager.execute(select(topics)):
-                self.topics[row.incarnation] = TopicInfo(Topic(row.domain, row.name), row.broker, row.incarnation)
+            further = []
+            if inspect(self._manager).has_table(bindings.name):  # there is none up to format 3
+                further = list(self._manager.execute(select(bindings).order_by(bindings.c.incarnation)))
+            for info in topic_infos(self._manager.execute(select(topics)), further):
+                self.places |= {place.incarnation: place for place in info.places}
             self._last = counter(self._manager, "incarnation")
         except DatabaseError as raised:
             raise StorageError(
@@ -131,59 +134,59 @@ class Inspection:
         for shard in shards_of(self.path):
             folder = f"{self.path}/{shard}/topics"
             for name in _names(folder):
-                number, where = DataDirectory.incarnation_of(name), f"{shard}/topics/{name}"
+                number, where = Shard.incarnation_of(name), f"{shard}/topics/{name}"
                 if number < 0:
                     yield note(where, "belongs to no topic: it was set aside, or somebody else put it there")
                 elif name.endswith(".deleted"):
                     yield note(where, "was deleted: the next start removes it")
                 elif number > self._last:
                     yield error(where, "holds messages of a topic that the manager has never heard of")
-                elif number not in self.topics:
+                elif number not in self.places:
                     yield note(where, "holds messages of no topic: the next start sets it aside")
 
-    def messages(self, info: TopicInfo) -> Iterator[StoredMessage]:
-        """The messages of a topic, one by one; where its checkpoint is damaged, as if there were none.
+    def messages(self, place: Place) -> Iterator[StoredMessage]:
+        """The messages of a topic at a broker, one by one; where its checkpoint is damaged, as if there were none.
 
         Raises:
             UnknownFramingError: Nobody knows how they are framed.
             OSError: A file cannot be read.
         """
-        checkpoint = self._checkpoint_of(info) or SyncCheckpoint()
-        return stored_messages(self._directory_of(info), find_framing(checkpoint.framing or self._framing), checkpoint)
+        checkpoint = self._checkpoint_of(place) or SyncCheckpoint()
+        return stored_messages(self._directory_of(place), find_framing(checkpoint.framing or self._framing), checkpoint)
 
-    def framing_of(self, info: TopicInfo) -> str:
+    def framing_of(self, place: Place) -> str:
         """The name of the framing of a topic's messages; that which was given to this, if nothing says so."""
-        checkpoint = self._checkpoint_of(info)
+        checkpoint = self._checkpoint_of(place)
         return (None if checkpoint is None else checkpoint.framing) or self._framing
 
-    def _checkpoint_of(self, info: TopicInfo) -> SyncCheckpoint | None:
-        row = self._value(checkpoint_key(info.broker or _FIRST_SHARD, info.incarnation))
+    def _checkpoint_of(self, place: Place) -> SyncCheckpoint | None:
+        row = self._value(checkpoint_key(place.broker or FIRST_BROKER, place.incarnation))
         with suppress(ValueError):
             return None if row is None else SyncCheckpoint.decode(row)
         return None
 
-    def _directory_of(self, info: TopicInfo) -> str:
-        return f"{self.path}/{info.broker or _FIRST_SHARD}/topics/{topic_directory(info.place)}"
+    def _directory_of(self, place: Place) -> str:
+        return f"{self.path}/{place.broker or FIRST_BROKER}/topics/{topic_directory(place)}"
 
-    def topic(self, info: TopicInfo, progress: Callable[[int], object]) -> TopicReport:
-        """Read all messages of a topic.
+    def topic(self, place: Place, progress: Callable[[int], object]) -> TopicReport:
+        """Read all messages of a topic at a broker.
 
         Args:
-            info: The topic.
+            place: The topic.
             progress: Is told of bytes that were read.
         """
-        shard, where = info.broker or _FIRST_SHARD, str(info.topic)
-        directory = self._directory_of(info)
-        row = self._value(checkpoint_key(shard, info.incarnation))
+        shard, where = place.broker or FIRST_BROKER, called(place)
+        directory = self._directory_of(place)
+        row = self._value(checkpoint_key(shard, place.incarnation))
         try:
             checkpoint = SyncCheckpoint() if row is None else SyncCheckpoint.decode(row)
         except ValueError as raised:
-            return TopicReport(info.place, 0, 0, 0, [error(where, f"its checkpoint is damaged: {raised}")])
+            return TopicReport(place, 0, 0, 0, [error(where, f"its checkpoint is damaged: {raised}")])
         try:
             framing = find_framing(checkpoint.framing or self._framing)
         except UnknownFramingError as raised:
-            return TopicReport(info.place, 0, 0, 0, [error(where, f"its messages cannot be read: {raised}")])
-        return _TopicReader(info.place, directory, checkpoint, framing, progress).read()
+            return TopicReport(place, 0, 0, 0, [error(where, f"its messages cannot be read: {raised}")])
+        return _TopicReader(place, directory, checkpoint, framing, progress).read()
 
 
 class _TopicReader:
@@ -213,7 +216,7 @@ class _TopicReader:
         bases = [base for base in map(base_of, names) if base is not None]
         for name in names:
             if name.endswith(SET_ASIDE):
-                self._findings.append(note(f"{self._place.topic}: {name}", "was set aside; it stays for a week"))
+                self._findings.append(note(f"{called(self._place)}: {name}", "was set aside; it stays for a week"))
         self._compare_beginning(bases)
         for number, base in enumerate(bases):
             self._read_segment(base, bases[number + 1] if number + 1 < len(bases) else None)
@@ -221,7 +224,7 @@ class _TopicReader:
         return TopicReport(self._place, len(bases), self._messages, self._size, self._findings)
 
     def _compare_beginning(self, bases: list[int]) -> None:
-        checkpoint, where = self._checkpoint, str(self._place.topic)
+        checkpoint, where = self._checkpoint, called(self._place)
         if not bases and 0 <= checkpoint.start < checkpoint.next:
             what = f"its files are missing: it had the messages from {checkpoint.start} to {checkpoint.next - 1}"
             self._findings.append(error(where, what))
@@ -236,13 +239,13 @@ class _TopicReader:
         lost = self._checkpoint.next
         if bases and self._next is not None and self._next < lost and not self._checkpoint.limits:
             what = f"ends at {self._next}, and everything below {lost} was synced: the messages between are lost"
-            self._findings.append(error(str(self._place.topic), what))
+            self._findings.append(error(called(self._place), what))
 
     def _file(self, base: int) -> str:
         return Path(Segment.empty(self._directory, base, _INTERVAL).path).name
 
     def _read_segment(self, base: int, bound: int | None) -> None:
-        segment, where = Segment.empty(self._directory, base, _INTERVAL), f"{self._place.topic}: {self._file(base)}"
+        segment, where = Segment.empty(self._directory, base, _INTERVAL), f"{called(self._place)}: {self._file(base)}"
         with Path(segment.path).open("rb", buffering=0) as file:
             fd = file.fileno()
             size = os.fstat(fd).st_size

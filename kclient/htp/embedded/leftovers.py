@@ -15,9 +15,8 @@ from kclient.htp.errors import StorageError
 
 if TYPE_CHECKING:
     from kclient.htp.embedded.checkpoints import SyncCheckpoints
-    from kclient.htp.embedded.directory import DataDirectory
     from kclient.htp.embedded.files import Files
-    from kclient.htp.embedded.manager import SqliteManager
+    from kclient.htp.embedded.shard import Shard
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -26,42 +25,42 @@ class Leftovers:
     """Finishes deletions, and sets aside what may be missed.
 
     Args:
-        directory: The open data directory.
-        manager: Knows which topics there are.
-        checkpoints: Of the topics.
+        shard: Whose owner this process is.
+        checkpoints: Of its topics.
         files: The file system.
         chore: Has a function called in another thread, some time.
     """
 
     def __init__(
         self,
-        directory: DataDirectory,
-        manager: SqliteManager,
+        shard: Shard,
         checkpoints: SyncCheckpoints,
         files: Files,
         chore: Callable[[Callable[[], object]], object],
     ) -> None:
-        self._directory = directory
-        self._manager = manager
+        self._shard = shard
         self._checkpoints = checkpoints
         self._files = files
         self._chore = chore
 
-    async def clear_up(self) -> None:
+    async def clear_up(self, known: Container[int], last: int) -> None:
         """Look through the directories of all topics, before any is opened.
+
+        Args:
+            known: The incarnations of all topics that there are.
+            last: The greatest that was ever given.
 
         Raises:
             StorageError: If there are messages that the manager has never heard of, or the file system refuses.
         """
-        known, last = await self._manager.incarnations()
-        found = await anyio.to_thread.run_sync(self._directory.incarnations)
+        found = await anyio.to_thread.run_sync(self._shard.incarnations)
         for path, incarnation in found.items():
             if incarnation is not None and incarnation > last:
                 raise StorageError(
-                    f"{path} holds messages of a topic that {self._directory.manager_path} has never heard of: "
+                    f"{path} holds messages of a topic that {self._shard.data_path}/mgr has never heard of: "
                     "was it replaced by an older one? Restore both from one backup"
                 )
-        self._chore(partial(remove_left_behind, f"{self._directory.path}/{self._directory.shard}"))
+        self._chore(partial(remove_left_behind, self._shard.path))
         unknown = {path: number for path, number in found.items() if number is not None and number not in known}
         await self._forget(unknown.values())  # first: later nobody would find them
         await self._set_aside(list(unknown))
@@ -75,15 +74,15 @@ class Leftovers:
             empty = await anyio.to_thread.run_sync(self._empty, paths)
             self.remove_later(empty)  # made for a topic that was deleted meanwhile
             full = [path for path in paths if path not in empty]
-            await thread_to_the_end(self._directory.set_aside, full)
+            await thread_to_the_end(self._shard.set_aside, full)
         except OSError as error:
-            raise StorageError(f"{self._directory.topics_path}: setting aside failed: {error}") from error
+            raise StorageError(f"{self._shard.topics_path}: setting aside failed: {error}") from error
         for path in full:
             logger.error(
                 "%s holds messages of no topic that %s knows: either that was damaged, or the topic's deletion was cut "
                 "off. It is renamed and ends in .orphan now: remove it if the topic was deleted, else restore the data "
                 "directory from a backup",
-                path, self._directory.manager_path,
+                path, f"{self._shard.data_path}/mgr",
             )  # fmt: skip
 
     def _empty(self, paths: Sequence[str]) -> set[str]:
@@ -91,7 +90,7 @@ class Leftovers:
 
     async def _finish_deletions(self, paths: Sequence[str], present: Container[int | None]) -> None:
         """Remove what is marked as deleted, first the checkpoints: without, there would be topics of no directory."""
-        incarnations = map(self._directory.incarnation_of, paths)
+        incarnations = map(self._shard.incarnation_of, paths)
         await self._forget(number for number in incarnations if number not in present)
         self.remove_later(paths)
 

@@ -11,13 +11,14 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 import anyio
-from sqlalchemy import Connection, Row, delete, insert, select
+from sqlalchemy import Connection, Select, Table, delete, insert, select
 
 from kclient.concurrency import Completion, LoopHandle, thread_to_the_end
+from kclient.htp.brokers import FIRST_BROKER, binding_of, check_broker
 from kclient.htp.change_tokens import check_limit, check_prefixes, parse_token, touched_by
 from kclient.htp.embedded.changes import ChangeLog
 from kclient.htp.embedded.leases import LeaseTable, check_epoch
-from kclient.htp.embedded.tables import chunks, counter, domains, next_number, topics
+from kclient.htp.embedded.tables import bindings, chunks, counter, domains, next_number, topic_infos, topics
 from kclient.htp.embedded.values import ValueTable
 from kclient.htp.embedded.writer import DatabaseWriter, Job
 from kclient.htp.errors import (
@@ -63,6 +64,7 @@ class SqliteManager:
         failed: Called in the event loop if nothing can be written any more.
         exclusive: Whether nobody else opens the database while this is open, in this process or another.
         clock: The monotonic clock by which leases are reckoned, in seconds; the system's if None.
+        brokers: The names of those that topics can be bound to.
     """
 
     def __init__(
@@ -72,7 +74,9 @@ class SqliteManager:
         *,
         exclusive: bool,
         clock: Callable[[], float] | None = None,
+        brokers: Sequence[str] = (FIRST_BROKER,),
     ) -> None:
+        self._brokers = list(brokers)
         post = LoopHandle().post
         self._failed = failed
         self._writer = DatabaseWriter(path, post, self._fail)
@@ -114,6 +118,10 @@ class SqliteManager:
 
     # --- domains and topics ---
 
+    async def brokers(self) -> list[str]:
+        """The names of the brokers that topics can be bound to."""
+        return await self._do(lambda _: list(self._brokers))
+
     async def create_domain(self, domain: str) -> None:
         """Create a domain."""
 
@@ -131,7 +139,8 @@ class SqliteManager:
             if lease is not None:
                 check_epoch(connection, lease)
             _check_domain(connection, domain)
-            connection.execute(delete(topics).where(topics.c.domain == domain))
+            for table in (topics, bindings):
+                connection.execute(delete(table).where(table.c.domain == domain))
             connection.execute(delete(domains).where(domains.c.name == domain))
 
         await self._do(work)
@@ -143,6 +152,8 @@ class SqliteManager:
             _check_domain(connection, topic.domain)
             if _find_topic(connection, topic) is not None:
                 raise TopicExistsError(f"Topic {topic} exists already")
+            if broker is not None:
+                check_broker(broker, self._brokers)
             incarnation = next_number(connection, "incarnation")
             connection.execute(
                 insert(topics).values(domain=topic.domain, name=topic.name, broker=broker, incarnation=incarnation)
@@ -151,15 +162,39 @@ class SqliteManager:
 
         return await self._do(work)
 
+    async def bind(self, topic: Topic, broker: str, *, lease: Lease | None = None) -> Place:
+        """Bind a topic to one more broker."""
+
+        def work(connection: Connection) -> Place:
+            if lease is not None:
+                check_epoch(connection, lease)
+            info = _check_topic(connection, topic)
+            check_broker(broker, self._brokers)
+            found = binding_of(info, broker)
+            if found is None:
+                found = Place(topic, broker, next_number(connection, "incarnation"))
+                connection.execute(
+                    insert(bindings).values(
+                        domain=topic.domain, name=topic.name, broker=broker, incarnation=found.incarnation
+                    )
+                )
+            return found
+
+        return await self._do(work)
+
     async def list_topics(self, domain: str, prefix: str = "") -> list[TopicInfo]:
         """The topics of a domain, sorted by name."""
+        after_all = prefix_end(prefix)
 
         def work(connection: Connection) -> list[TopicInfo]:
             _check_domain(connection, domain)
-            query = select(topics).where(topics.c.domain == domain, topics.c.name >= prefix).order_by(topics.c.name)
-            if (after_all := prefix_end(prefix)) is not None:
-                query = query.where(topics.c.name < after_all)
-            return [_topic_info(row) for row in connection.execute(query)]
+            rows = []
+            for table in (topics, bindings):
+                query = select(table).where(table.c.domain == domain, table.c.name >= prefix)
+                if after_all is not None:
+                    query = query.where(table.c.name < after_all)
+                rows.append(connection.execute(query.order_by(table.c.name, table.c.incarnation)).all())
+            return list(topic_infos(*rows))
 
         return await self._do(work)
 
@@ -178,17 +213,28 @@ class SqliteManager:
                 check_epoch(connection, lease)
             for domain, among in by_domain.items():
                 for some in chunks(among):
-                    connection.execute(delete(topics).where(topics.c.domain == domain, topics.c.name.in_(some)))
+                    for table in (topics, bindings):
+                        connection.execute(delete(table).where(table.c.domain == domain, table.c.name.in_(some)))
 
         await self._do(work)
 
     async def incarnations(self) -> tuple[set[int], int]:
-        """The incarnations of all topics there are, and the last one that was ever given."""
+        """The incarnations of all topics there are, at every broker, and the last one that was ever given."""
 
         def work(connection: Connection) -> tuple[set[int], int]:
             last = counter(connection, "incarnation")
             # whole rows: the column alone would be read from its index, and the rows are what counts
-            return {row.incarnation for row in connection.execute(select(topics))}, last
+            rows = (connection.execute(select(table)) for table in (topics, bindings))
+            return {row.incarnation for each in rows for row in each}, last
+
+        return await self._do(work)
+
+    async def bound(self) -> set[str | None]:
+        """The brokers that topics are bound to; None among them if one is bound to none."""
+
+        def work(connection: Connection) -> set[str | None]:
+            columns = (topics.c.broker, bindings.c.broker)
+            return {row[0] for column in columns for row in connection.execute(select(column).distinct())}
 
         return await self._do(work)
 
@@ -206,7 +252,7 @@ class SqliteManager:
         """
 
         def work(connection: Connection) -> None:
-            if _check_topic(connection, place.topic).incarnation != place.incarnation:
+            if not _is_there(connection, place):
                 raise UnknownTopicError(f"There is no topic {place}: it was deleted and created again")
             found = self._values.read(connection, [key]).get(key)
             value = change(None if found is None else found.value)
@@ -362,17 +408,37 @@ def _check_domain(connection: Connection, domain: str) -> None:
         raise UnknownDomainError(f"There is no domain {domain!r}")
 
 
-def _topic_info(row: Row[Any]) -> TopicInfo:
-    return TopicInfo(Topic(row.domain, row.name), row.broker, row.incarnation)
+def _of(table: Table, topic: Topic) -> Select[Any]:
+    """The rows of a topic in a table."""
+    return select(table).where(table.c.domain == topic.domain, table.c.name == topic.name)
 
 
 def _find_topic(connection: Connection, topic: Topic) -> TopicInfo | None:
-    row = connection.execute(select(topics).where(topics.c.domain == topic.domain, topics.c.name == topic.name)).first()
-    return None if row is None else _topic_info(row)
+    row = connection.execute(_of(topics, topic)).first()
+    if row is None:
+        return None
+    further = connection.execute(_of(bindings, topic).order_by(bindings.c.incarnation))
+    return next(topic_infos([row], further.all()))
 
 
 def _check_topic(connection: Connection, topic: Topic) -> TopicInfo:
     info = _find_topic(connection, topic)
     if info is None:
-        raise UnknownTopicError(f"There is no topic {topic}")
+        raise _unknown(topic)
     return info
+
+
+def _is_there(connection: Connection, place: Place) -> bool:
+    """Whether a topic is at a broker in this incarnation. Raises `UnknownTopicError` if there is none of the name."""
+    row = connection.execute(_of(topics, place.topic)).first()
+    if row is None:
+        raise _unknown(place.topic)
+    if row.incarnation == place.incarnation:
+        return (row.broker or "") == place.broker
+    mine = (bindings.c.incarnation == place.incarnation, bindings.c.broker == place.broker)
+    query = _of(bindings, place.topic).where(*mine)
+    return connection.execute(query).first() is not None
+
+
+def _unknown(topic: Topic) -> UnknownTopicError:
+    return UnknownTopicError(f"There is no topic {topic}")

@@ -24,11 +24,12 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
+from kclient.htp.brokers import FIRST_BROKER
 from kclient.htp.embedded.checkpoints import checkpoint_key
-from kclient.htp.embedded.directory import DataDirectory, topic_directory
 from kclient.htp.embedded.ends import Ends, LogEnd, ask_ends
 from kclient.htp.embedded.links import HardLinks
 from kclient.htp.embedded.segment import INDEX_SUFFIX, base_of
+from kclient.htp.embedded.shard import Shard, topic_directory
 from kclient.htp.embedded.sharing import shards_of
 from kclient.htp.errors import StorageError
 from kclient.htp.port import Place, Topic
@@ -90,7 +91,7 @@ class Moment:
         self._rows: sqlite3.Connection | None = None
         self._found: dict[str, dict[str, list[FoundFile]]] = {}
         """Files by directory by shard."""
-        self._ends: dict[str, Ends] = {}
+        self._ends: Ends = {}
 
     def __enter__(self) -> Self:
         try:
@@ -141,10 +142,9 @@ class Moment:
                         raise _HoldTooLongError
 
                 self.taken_ms = _now_ms()
-                for shard in links:
-                    ends = ask_ends(f"{self.path}/{shard}")
-                    self.exact = self.exact and ends is not None
-                    self._ends[shard] = ends or {}
+                ends = ask_ends(f"{self.path}/{FIRST_BROKER}")
+                self.exact = ends is not None
+                self._ends = ends or {}
                 reader.execute("BEGIN")
                 reader.execute("SELECT count(*) FROM sqlite_master").fetchone()  # from here on it sees these rows
                 for shard, of_shard in links.items():
@@ -166,15 +166,14 @@ class Moment:
         folder = f"{self.path}/{shard}/topics"
         for name in _names(folder):
             check()
-            incarnation = DataDirectory.incarnation_of(name)
+            incarnation = Shard.incarnation_of(name)
             if incarnation < 0:
                 continue
             directory = _open_directory(f"{folder}/{name}") or _open_directory(f"{folder}/{name}{_DELETED}")
             if directory is None:
                 continue
             try:
-                end = self._ends.get(shard, {}).get(incarnation)
-                found[name] = list(_files(f"{folder}/{name}", directory, links, end))
+                found[name] = list(_files(f"{folder}/{name}", directory, links, self._ends.get(incarnation)))
             finally:
                 os.close(directory)
         return found
@@ -206,6 +205,14 @@ class Moment:
                     "SELECT domain, name, broker, incarnation FROM topics ORDER BY domain, name"
                 )
             ]
+            # a topic lies at further brokers, too, since format 4
+            if rows.execute("SELECT 1 FROM sqlite_master WHERE name = 'bindings'").fetchone() is not None:
+                places += [
+                    Place(Topic(domain, name), broker, incarnation)
+                    for domain, name, broker, incarnation in rows.execute(
+                        "SELECT domain, name, broker, incarnation FROM bindings ORDER BY incarnation"
+                    )
+                ]
             checkpoints = {key for (key,) in rows.execute("SELECT key FROM entries WHERE key LIKE 'brk/%'")}
         for place in places:
             for shard in [place.broker] if place.broker else self._found:

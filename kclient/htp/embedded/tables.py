@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
 
 from sqlalchemy import (
     BigInteger,
@@ -14,12 +14,15 @@ from sqlalchemy import (
     Index,
     LargeBinary,
     MetaData,
+    Row,
     String,
     Table,
     insert,
     select,
     update,
 )
+
+from kclient.htp.port import Place, Topic, TopicInfo
 
 metadata: Final = MetaData()
 
@@ -33,6 +36,16 @@ topics: Final = Table(
     Column("broker", String, nullable=True),
     Column("incarnation", BigInteger, nullable=False, unique=True),
 )
+
+bindings: Final = Table(
+    "bindings",
+    metadata,
+    Column("domain", String, primary_key=True),
+    Column("name", String, primary_key=True),
+    Column("broker", String, primary_key=True),
+    Column("incarnation", BigInteger, nullable=False, unique=True),
+)
+"""Of topics that are bound to several brokers, all but the first one, which is told by `topics`; since format 4."""
 
 entries: Final = Table(
     "entries",
@@ -90,6 +103,17 @@ def chunks(keys: Sequence[str]) -> Iterable[Sequence[str]]:
     """As many keys as one statement takes, until there are no more."""
     for begin in range(0, len(keys), _CHUNK):
         yield keys[begin : begin + _CHUNK]
+
+
+def topic_infos(of_topics: Iterable[Row[Any]], of_bindings: Iterable[Row[Any]]) -> Iterator[TopicInfo]:
+    """The topics that rows of both tables tell of; those of bindings in the order in which they were bound."""
+    further: dict[Topic, list[Place]] = {}
+    for row in of_bindings:
+        place = Place(Topic(row.domain, row.name), row.broker, row.incarnation)
+        further.setdefault(place.topic, []).append(place)
+    for row in of_topics:
+        topic = Topic(row.domain, row.name)
+        yield TopicInfo(topic, row.broker, row.incarnation, tuple(further.get(topic, ())))
 
 
 def counter(connection: Connection, name: str) -> int:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Self
 from kclient.arguments import shown
 from kclient.concurrency import LoopHandle
 from kclient.errors import ConfigError, IllegalStateError
+from kclient.htp.brokers import brokers_asked_for
 from kclient.htp.errors import StorageError, StoreClosedError
 from kclient.htp.memory.broker import MemoryBroker
 from kclient.htp.memory.manager import MemoryManager
@@ -41,22 +42,28 @@ def open_memory(
     durability: str = DURABILITY_SYNCED,
     settings: TopicSettings | None = None,
     faults: bool = False,
+    brokers: int | None = None,
 ) -> MemoryStore:
     """The store of a name; made when it is entered for the first time.
 
     Args:
-        name: Any text, also the empty one.
+        name: Any text, also the empty one; it may end in `?brokers=N`.
         durability: Makes no difference in memory; checked all the same.
         settings: Layout of topics that are opened without settings of their own.
         faults: Whether what is opened here can be made to fail, for tests: `MemoryStore.faults`.
+        brokers: How many there are, 1 to 256. If None, as many as there have been, at first one.
+
+    Raises:
+        ConfigError: If an option has no such value.
     """
+    name, brokers = brokers_asked_for(name, brokers)
     if durability not in (DURABILITY_SYNCED, DURABILITY_WRITTEN):
         raise ConfigError(f"durability is {DURABILITY_SYNCED!r} or {DURABILITY_WRITTEN!r}, not {shown(durability)}")
     if not faults:
-        return MemoryStore(name, settings or TopicSettings())
+        return MemoryStore(name, settings or TopicSettings(), brokers)
     from kclient.htp.memory.faults import MemoryFaults
 
-    return MemoryStore(name, settings or TopicSettings(), MemoryFaults())
+    return MemoryStore(name, settings or TopicSettings(), brokers, MemoryFaults())
 
 
 def reset(name: str | None = None) -> None:
@@ -114,9 +121,12 @@ if hasattr(os, "register_at_fork"):
 class MemoryStore:
     """One opening of a named store."""
 
-    def __init__(self, name: str, settings: TopicSettings, faults: MemoryFaults | None = None) -> None:
+    def __init__(
+        self, name: str, settings: TopicSettings, brokers: int | None, faults: MemoryFaults | None = None
+    ) -> None:
         self.name = name
         self._settings = settings
+        self._brokers = brokers
         self._faults = faults
         self._manager: MemoryManager | None = None
         self._broker: MemoryBroker | None = None
@@ -152,12 +162,16 @@ class MemoryStore:
 
         Raises:
             IllegalStateError: In a forked child, for a name that its parent used.
+            TooFewBrokersError: If more brokers hold topics than it is to have.
         """
         check_own(self.name)
         self._loop = LoopHandle()
         self._failure = None
         with _states_lock:
-            state = self.state = _states.setdefault(self.name, MemoryState(self.name))
+            state = _states.setdefault(self.name, MemoryState(self.name))
+            if self._brokers is not None:
+                state.set_brokers(self._brokers)
+            self.state = state
             _open.add(self)
         self._manager = MemoryManager(state)
         self._broker = MemoryBroker(state, self._settings, self._faults)

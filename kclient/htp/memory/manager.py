@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from kclient.concurrency import Wakeup
+from kclient.htp.brokers import binding_of, broker_names, check_broker
 from kclient.htp.change_tokens import check_limit, check_prefixes, parse_token
 from kclient.htp.errors import (
     ConflictError,
@@ -25,7 +26,7 @@ from kclient.htp.errors import (
 )
 from kclient.htp.leases import check_ttl, next_epoch
 from kclient.htp.memory.state import DomainTopics, LeaseRow
-from kclient.htp.port import ChangePage, Lease, LeaseInfo, Topic, TopicInfo, Versioned
+from kclient.htp.port import ChangePage, Lease, LeaseInfo, Place, Topic, TopicInfo, Versioned
 from kclient.htp.rows import prefix_end
 
 if TYPE_CHECKING:
@@ -56,6 +57,12 @@ class MemoryManager:
             raise StoreClosedError(f"memory:{self._state.name} was closed")
         self._state.check()
 
+    async def brokers(self) -> list[str]:
+        """The names of the brokers that topics can be bound to."""
+        with self._state.lock:
+            self._check()
+            return broker_names(self._state.brokers)
+
     async def create_domain(self, domain: str) -> None:
         """Create a domain."""
         with self._state.lock:
@@ -78,10 +85,29 @@ class MemoryManager:
             topics = self._topics(topic.domain)
             if topics.get(topic.name) is not None:
                 raise TopicExistsError(f"Topic {topic} exists already")
+            if broker is not None:
+                check_broker(broker, broker_names(self._state.brokers))
             self._state.incarnations += 1
             info = TopicInfo(topic, broker, self._state.incarnations)
             topics.add(info)
             return info
+
+    async def bind(self, topic: Topic, broker: str, *, lease: Lease | None = None) -> Place:
+        """Bind a topic to one more broker."""
+        with self._state.lock:
+            if lease is not None:
+                self._check_epoch(lease)
+            self._check()
+            info = self._state.topic(topic)
+            if info is None:
+                raise UnknownTopicError(f"There is no topic {topic}")
+            check_broker(broker, broker_names(self._state.brokers))
+            found = binding_of(info, broker)
+            if found is None:
+                self._state.incarnations += 1
+                found = Place(topic, broker, self._state.incarnations)
+                self._state.domains[topic.domain].change(info._replace(further=(*info.further, found)))
+            return found
 
     async def list_topics(self, domain: str, prefix: str = "") -> list[TopicInfo]:
         """The topics of a domain, sorted by name."""

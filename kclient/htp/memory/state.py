@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from kclient.errors import IllegalStateError
 from kclient.htp.appending import inspect_all
+from kclient.htp.brokers import check_enough
 from kclient.htp.errors import FencedError, PositionError, StoreClosedError, UnknownTopicError
 from kclient.htp.framings import check_framing
 from kclient.htp.memory.changes import MemoryChanges
@@ -28,7 +29,7 @@ from kclient.htp.port import (
 from kclient.htp.rows import prefix_end
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from kclient.htp.port import Versioned
     from kclient.types import Buffer
@@ -61,10 +62,17 @@ class DomainTopics:
         """The topic of that name, if there is one."""
         return self._topics.get(name)
 
+    def __iter__(self) -> Iterator[TopicInfo]:
+        return iter(self._topics.values())
+
     def add(self, info: TopicInfo) -> None:
         """A new topic."""
         self._topics[info.topic.name] = info
         insort(self._names, info.topic.name)
+
+    def change(self, info: TopicInfo) -> None:
+        """A topic that is there has become this one."""
+        self._topics[info.topic.name] = info
 
     def remove(self, name: str) -> None:
         """A topic has been deleted."""
@@ -83,6 +91,8 @@ class MemoryState:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.brokers: int = 1
+        """How many there are."""
         self.lock: threading.RLock = threading.RLock()
         self.revision = 0
         self.incarnations = 0
@@ -96,8 +106,8 @@ class MemoryState:
         self._sorted: list[str] = []
         self._sorted_at: int = 0
         """The revision for which the keys of the values were sorted last."""
-        self._newest: dict[Topic, int] = {}
-        """The incarnation of each name that was opened last."""
+        self._newest: dict[tuple[Topic, str], int] = {}
+        """The incarnation of each name that was opened last at each broker."""
         self.discarded: bool = False
         self._left_behind: str | None = None
 
@@ -114,6 +124,18 @@ class MemoryState:
         self._left_behind = why
         for log in self.logs.values():
             log.gone = True
+
+    def set_brokers(self, number: int) -> None:
+        """Have so many brokers from now on.
+
+        Raises:
+            TooFewBrokersError: If others hold topics.
+        """
+        with self.lock:
+            if number < self.brokers:
+                bound = {place.broker for topics in self.domains.values() for info in topics for place in info.places}
+                check_enough(f"memory:{self.name}", number, bound)
+            self.brokers = number
 
     def topic(self, topic: Topic) -> TopicInfo | None:
         """What is known of a topic, if there is one."""
@@ -135,7 +157,7 @@ class MemoryState:
             FramingMismatchError: If it was opened with another framing before.
         """
         info = self.topic(place.topic)
-        if info is None or info.place != place:
+        if info is None or place not in info.places:
             raise UnknownTopicError(f"There is no topic {place}")
         log = self.logs.get(place.incarnation)
         if log is not None:
@@ -143,9 +165,9 @@ class MemoryState:
             check_framing(place, log.framing.name, framing.name)
         else:
             log = self.logs[place.incarnation] = MemoryLog(place, framing, settings)
-        before = self._newest.get(place.topic, place.incarnation)
+        before = self._newest.get(place[:2], place.incarnation)
         log.seal(epoch)
-        self._newest[place.topic] = place.incarnation
+        self._newest[place[:2]] = place.incarnation
         if before != place.incarnation:
             self.drop_log(before)
         return log
@@ -155,8 +177,8 @@ class MemoryState:
         log = self.logs.pop(incarnation, None)
         if log is not None:
             log.discard()
-            if self._newest.get(log.place.topic) == incarnation:
-                del self._newest[log.place.topic]
+            if self._newest.get(log.place[:2]) == incarnation:
+                del self._newest[log.place[:2]]
 
     def discard(self) -> None:
         """Give up everything."""

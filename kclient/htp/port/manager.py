@@ -44,14 +44,21 @@ class TopicInfo(NamedTuple):
 
     topic: Topic
     broker: str | None
-    """The broker it is bound to; None while it is unbound."""
+    """The broker it was bound to first; None if it is bound to none."""
     incarnation: int
     """Greater for a topic that was created later, also under the same name; 0 if the backend has none."""
+    further: tuple[Place, ...] = ()
+    """Its messages at the other brokers that it is bound to, in the order in which it was; see `Manager.bind`."""
 
     @property
     def place(self) -> Place:
-        """Where its messages are."""
+        """Where its messages are, at the broker that it was bound to first."""
         return Place(self.topic, self.broker or "", self.incarnation)
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """Where its messages are: a place for each broker that it is bound to, in the order in which it was."""
+        return self.place, *self.further
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +96,10 @@ class Manager(Protocol):
     A commit is durable when the call returns.
     """
 
+    async def brokers(self) -> list[str]:
+        """The names of the brokers that topics can be bound to, in an order that stays; new ones come last."""
+        ...
+
     async def create_domain(self, domain: str) -> None:
         """Create a domain.
 
@@ -116,6 +127,25 @@ class Manager(Protocol):
         Raises:
             UnknownDomainError: If the domain does not exist.
             TopicExistsError: If there is one of that name.
+            BindingError: If there is no such broker.
+        """
+        ...
+
+    async def bind(self, topic: Topic, broker: str, *, lease: Lease | None = None) -> Place:
+        """Bind a topic to one more broker; its messages there are apart from those at the others.
+
+        Args:
+            topic: Its name. It was created with a broker.
+            broker: The broker. Where the topic is bound to it already, nothing changes.
+            lease: Must be held, under its epoch, in the moment of the binding.
+
+        Returns:
+            The topic at that broker, with an incarnation of its own, greater than that of every earlier binding.
+
+        Raises:
+            UnknownTopicError: If there is no such topic.
+            BindingError: If there is no such broker, or the topic is bound to none: its messages may be anywhere.
+            FencedError: If somebody else has taken the lease.
         """
         ...
 

@@ -24,7 +24,8 @@ class Place(NamedTuple):
     broker: str
     """The broker that keeps them; empty for a topic that is bound to none, where that is the store's affair."""
     incarnation: int
-    """As the manager tells (`TopicInfo.incarnation`); 0 if the backend has none."""
+    """As the manager tells (`TopicInfo.incarnation`, or of a further broker that it is bound to `TopicInfo.further`); 0
+    if the backend has none."""
 
     def __str__(self) -> str:
         return f"{self.topic} at {self.broker or 'no broker'} (incarnation {self.incarnation})"

@@ -128,6 +128,11 @@ def test_the_line_at_the_start_tells_both_addresses(tmp_path: Path) -> None:
     [
         (["--durability", "maybe"], "'synced' or 'written'"),
         (["--mapping", "pile"], "mapping='multilevel'"),
+        (["--mapping", "pile"], "mapping='broker'"),
+        (["--brokers", "0"], "1 to 256"),
+        (["--brokers", "257"], "1 to 256"),
+        (["--brokers", "-1"], "1 to 256"),
+        (["--brokers", "many"], "valid integer"),
         (["--mapping", "virtual"], "not supported yet"),
         (["--config", "num.partition=3"], "num.partitions"),
         (["--config", "num.partitions"], "--config takes NAME=VALUE"),
@@ -161,6 +166,8 @@ def test_the_quick_way_knows_the_options_of_the_command() -> None:
     [
         ("gateway --data x", True),
         ("gateway --data=x --listen h:1 --config a=b -c c=d --durability written --mapping multilevel", True),
+        ("gateway --data x --mapping broker --brokers 3", True),
+        ("gateway --data x --brokers three", False),
         ("gateway", False),
         ("gateway --help", False),
         ("gateway --data", False),

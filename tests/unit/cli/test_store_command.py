@@ -11,6 +11,7 @@ import anyio
 import pytest
 
 from kclient.cli.app import run
+from kclient.gateway.rows.topics import TopicRow
 from kclient.htp import open_store
 from kclient.htp.embedded.index import SegmentIndex
 from tests.gateway_wire import batch_of, running
@@ -50,9 +51,13 @@ def test_a_sound_directory_is_as_it_was(data: Path, capsys: pytest.CaptureFixtur
     assert run(["store", "verify", str(data)]) == 0
     lines = capsys.readouterr().out.splitlines()
     rows = [line.split("\t") for line in lines[1:]]
-    assert [(row[0], row[3]) for row in rows] == [("kafka~multilevel:u/0", "1"), ("t:0", "40"), ("t:1", "1")]
-    assert int(rows[1][2]) == len(segments(data)) > 1
-    assert int(rows[1][4]) == sum(path.stat().st_size for path in segments(data))
+    assert [(row[0], row[1], row[4]) for row in rows] == [
+        ("kafka~multilevel:u/0", "brk-0", "1"),
+        ("t:0", "brk-0", "40"),
+        ("t:1", "brk-0", "1"),
+    ]
+    assert int(rows[1][3]) == len(segments(data)) > 1
+    assert int(rows[1][5]) == sum(path.stat().st_size for path in segments(data))
     assert state_of(data) == before
 
 
@@ -90,6 +95,53 @@ def test_damage_to_messages_is_named(data: Path, what: str, capsys: pytest.Captu
     out = capsys.readouterr().out
     assert told.format(first) in out, out
     assert "error\tt:1" not in out
+
+
+@pytest.fixture
+def brokers(tmp_path: Path) -> Path:
+    """A directory with three brokers, and a topic that has a partition at each."""
+
+    async def fill(path: Path) -> None:
+        async with running(f"embedded:{path}", mapping="broker", brokers=3) as (_, wire):
+            await wire.create("b", 3)
+            for number in range(3):
+                await wire.produce("b", batch_of(b"%d" % number), number)
+
+    anyio.run(fill, tmp_path / "brokers")
+    return tmp_path / "brokers"
+
+
+def test_each_broker_is_looked_at(brokers: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = state_of(brokers)
+    assert run(["store", "verify", str(brokers)]) == 0
+    rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()[1:]]
+    assert [(row[0], row[1], row[4]) for row in rows] == [
+        ("kafka~broker:b", f"brk-{number}", "1") for number in range(3)
+    ]
+    assert state_of(brokers) == before
+    (file,) = brokers.glob("brk-1/topics/*/*.log")
+    content = file.read_bytes()
+    flip(file, len(content) - 1)
+    assert run(["store", "verify", str(brokers)]) == 1
+    assert f"error\tkafka~broker:b at brk-1: {file.name}\tis damaged" in capsys.readouterr().out
+    file.write_bytes(content)
+    (brokers / "brk-2").rename(brokers.parent / "elsewhere")
+    assert run(["store", "verify", str(brokers)]) == 1
+    assert "error\tkafka~broker:b at brk-2\tits files are missing" in capsys.readouterr().out
+
+
+def test_a_partition_at_another_broker_than_its_row_says(brokers: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def put() -> None:
+        async with open_store(f"embedded:{brokers}") as store:
+            found = (await store.manager.get(["kafka/topic/b"]))["kafka/topic/b"].value
+            row = TopicRow.decode(found)
+            elsewhere = row._replace(brokers=[*row.brokers[1:], row.brokers[0]])
+            await store.manager.commit({"kafka/topic/b": elsewhere.encode()})
+
+    anyio.run(put)
+    assert run(["store", "verify", str(brokers)]) == 1
+    out = capsys.readouterr().out
+    assert out.count("and the manager says that it lies at brk-") == 3, out
 
 
 def test_what_a_crash_leaves_is_no_error(data: Path, capsys: pytest.CaptureFixture[str]) -> None:

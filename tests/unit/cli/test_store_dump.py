@@ -92,10 +92,10 @@ def test_as_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
     assert ["t:0", "1", "brk-0", "kafka.record-batch.v2", "t", "0"] in lines
     assert [line for line in lines if line[0] == "kafka/topic/t" and line[1] == "topic"]
-    messages = [line for line in lines if line[0] == "t:0" and line[1].endswith(".log")]
-    assert [line[4] for line in messages] == ["0 – 1", "2", "3"]
-    assert messages[0][5:] == ["2023-11-14T22:13:20.000Z", "ok", "lz4", "-", "-"]
-    assert messages[2][8].endswith("epoch 0 sequence 1")
+    messages = [line for line in lines if line[0] == "t:0" and line[2].endswith(".log")]
+    assert [line[5] for line in messages] == ["0 – 1", "2", "3"]
+    assert messages[0][6:] == ["2023-11-14T22:13:20.000Z", "ok", "lz4", "-", "-"]
+    assert messages[2][9].endswith("epoch 0 sequence 1")
 
 
 def segment_of(data: Path) -> Path:

@@ -148,7 +148,7 @@ def test_each_number_in_its_place(row: bytes, decode: Any, token: bytes) -> None
 
 
 KEYS = [
-    "brk/brk-0/{1}", "group-offset/g/a/", "group/g", "kafka/cluster-id", "kafka/config/broker", "kafka/intent/c",
+    "brk/{broker}/{1}", "group-offset/g/a/", "group/g", "kafka/cluster-id", "kafka/config/broker", "kafka/intent/c",
     "kafka/leader-epoch", "kafka/log-start/{0}", "kafka/log/{0}", "kafka/producer-ids", "kafka/topic/a", "kafka/unit/",
 ]  # fmt: skip
 OTHERS = {
@@ -192,7 +192,9 @@ def test_a_gateway_starts_with_any_damage(
         async with open_store(url) as store:
             await store.manager.commit(OTHERS)
             topic = json.loads(unsealed((await store.manager.get(["kafka/topic/a"]))["kafka/topic/a"].value))
-            (found,) = (await scan_all(store.manager, key.format(topic["id"], *topic["incarnations"]))).items()
+            broker, *_ = topic.get("brokers", ["brk-0"])
+            prefix = key.format(topic["id"], *topic["incarnations"], broker=broker)
+            (found,) = (await scan_all(store.manager, prefix)).items()
             changed = {found[0]: data.draw(damaged(found[1].value))}
             await store.manager.commit(changed)
         await serve(url, await serve(url, -1))

@@ -169,6 +169,25 @@ async def test_what_the_owner_appends_and_removes_after_the_moment(tmp_path: Pat
         assert await wire.values("gone") == [b"x"]
 
 
+async def test_several_brokers_are_looked_at_in_one_moment(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    async with running(f"embedded:{data}", brokers=3, mapping="broker") as (_, wire):
+        await wire.create("t", 3)
+        for number in range(30):
+            assert (await wire.produce("t", batch_of(b"%d" % number), number % 3)).error_code == 0
+        report = await _back_up(data, tmp_path / "backup")
+        assert (report.topics, report.exact) == (3, True)
+        for number in range(3):
+            await wire.produce("t", batch_of(b"later"), number)
+    await _back_up(data, tmp_path / "closed")
+    for name, each in (("backup", 10), ("closed", 11)):
+        restore(str(tmp_path / name), str(tmp_path / f"restored-{name}"))
+        assert await anyio.to_thread.run_sync(run, ["store", "verify", str(tmp_path / f"restored-{name}")]) == 0
+        async with running(f"embedded:{tmp_path / f'restored-{name}'}") as (_, wire):
+            for number in range(3):
+                assert len(await wire.values("t", partition=number)) == each
+
+
 async def test_without_the_owners_word(tmp_path: Path) -> None:
     data = tmp_path / "data"
     async with running(f"embedded:{data}") as (_, wire):

@@ -208,7 +208,7 @@ async def test_a_damaged_batch_after_a_kill(tmp_path: Path, byte: int, caplog: p
             batch = batch_of(b"%d" % number * 400_000, producer_id=7, producer_epoch=0, sequence=number)
             assert (await wire.produce("t", batch)).base_offset == number
         shutil.copytree(tmp_path / "data", tmp_path / "killed", ignore=shutil.ignore_patterns("*-shm", "*.sock"))
-    segment = sorted((tmp_path / "killed").glob("brk-0/topics/*/*.log"))[1]
+    segment = sorted((tmp_path / "killed").glob("brk-*/topics/*/*.log"))[1]
     content = bytearray(segment.read_bytes())
     content[byte] ^= 0x40
     segment.write_bytes(content)

@@ -550,6 +550,7 @@ async def test_what_is_done_to_topics_while_a_setting_changes(monkeypatch: pytes
         assert topics.get("t199") is None
 
 
+@pytest.mark.domains
 async def test_a_topic_that_cannot_be_told_of_changed_settings_keeps_none_from_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

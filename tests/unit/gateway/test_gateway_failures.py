@@ -299,6 +299,7 @@ async def test_what_a_deletion_could_not_remove_is_removed_later(monkeypatch: py
         assert await wire.values("t") == []
 
 
+@pytest.mark.domains
 async def test_a_deletion_does_not_wait_for_a_store_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its partition is removed when it is opened no more, and what other deletions have left meanwhile."""
     monkeypatch.setattr(topics_module, "_LEAVING_S", 0.01)
@@ -552,6 +553,7 @@ async def tidy(gateway: Gateway) -> None:
             await anyio.sleep(0.01)
 
 
+@pytest.mark.domains
 async def test_what_a_creation_left_that_nobody_repeats_is_dealt_with_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """Places that no topic has are removed; the topic is there if only the answer was lost."""
     monkeypatch.setattr(topics_module, "_SWEEP_S", 0.01)

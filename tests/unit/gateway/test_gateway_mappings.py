@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from kclient.errors import ErrorCode
+from kclient.errors import ConfigError, ErrorCode
+from kclient.gateway import Gateway
+from kclient.gateway.rows.topics import TopicRow
 from kclient.htp import Topic, open_store
 from tests.all_rows import scan_all
 from tests.domains import domains_among
-from tests.gateway_wire import Wire, batch_of, running
+from tests.gateway_wire import Wire, batch_of, connect, names, running
 from tests.unit.gateway.test_gateway_admin import describe
 
 pytestmark = [pytest.mark.anyio, pytest.mark.domains]
@@ -22,11 +24,11 @@ async def mapping_of(wire: Wire, topic: str) -> str | None:
     return row.value
 
 
-@pytest.mark.parametrize("present", ["domain", "multilevel"])
+@pytest.mark.parametrize("present", ["domain", "multilevel", "broker"])
 async def test_topics_stay_as_they_were_created(url: str, present: str) -> None:
-    names = ["domain", "multilevel"]
+    names = ["domain", "multilevel", "broker"]
     for mapping in names:
-        async with running(url, mapping=mapping) as (_, wire):
+        async with running(url, mapping=mapping, brokers=3) as (_, wire):
             await wire.create(mapping, 2)
             await wire.produce(mapping, batch_of(b"a", b"b"), 1)
     async with running(url, mapping=present) as (gateway, wire):
@@ -40,12 +42,14 @@ async def test_topics_stay_as_they_were_created(url: str, present: str) -> None:
         assert [info.topic.name for info in await manager.list_topics(SHARED)] == [
             f"multilevel/{number}" for number in range(3)
         ]
+        (info,) = await manager.list_topics("kafka~broker")
+        assert (info.topic.name, len(info.places)) == ("broker", 3)
     async with running(url, mapping=present) as (gateway, wire):
         for name in names:
             assert await wire.values(name, partition=2) == [b"c"]
             assert await wire.delete(name) == 0
         manager = gateway.parts.manager
-        assert await manager.list_topics(SHARED) == []
+        assert await manager.list_topics(SHARED) == await manager.list_topics("kafka~broker") == []
         assert await domains_among(manager, ["domain"]) == []
         for name in names:  # each may come again in the other way
             assert (await wire.create(name)).error_code == 0
@@ -110,3 +114,27 @@ async def test_a_mapping_cannot_be_set() -> None:
         await wire.create("t")
         assert await wire.alter(2, "t", ("htp.mapping", 0, "multilevel")) == ErrorCode.INVALID_CONFIG
         assert await mapping_of(wire, "t") == "domain"
+
+
+async def test_how_many_brokers_a_store_has_is_told_once() -> None:
+    async with open_store(f"memory:{next(names)}", brokers=2) as store:
+        with pytest.raises(ConfigError, match="brokers belongs to the store"):
+            Gateway(store, listen=None, brokers=3)
+        async with Gateway(store, listen=None, mapping="broker") as gateway:
+            wire = connect(gateway)
+            assert (await wire.create("t", 2)).error_code == 0
+            assert (await wire.create("u", 3)).error_code == ErrorCode.INVALID_PARTITIONS
+            await wire.aclose()
+    with pytest.raises(ConfigError, match="brokers=2, and brokers=3"):
+        Gateway("memory:mine?brokers=2", listen=None, brokers=3)
+
+
+def test_rows_tell_brokers_where_there_are_several() -> None:
+    row = TopicRow(b"1" * 16, 2, 1, "broker", [4, 7], {"retention.ms": "1"})
+    assert TopicRow.decode(row.encode()) == row._replace(brokers=[])
+    assert b'"format": 2' in row.encode() or b'"format":2' in row.encode(), "what knows no brokers reads it"
+    several = row._replace(brokers=["brk-1", "brk-0"])
+    assert TopicRow.decode(several.encode()) == several
+    for wrong in (["brk-1"], ["brk-1", ""], ["brk-1", "brk-0", "brk-2"]):
+        with pytest.raises(ValueError, match="brokers"):
+            TopicRow.decode(row._replace(brokers=wrong).encode())

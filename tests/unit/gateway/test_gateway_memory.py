@@ -83,6 +83,7 @@ async def codes(wire: Wire, request: OffsetCommitRequest) -> set[int]:
     return {row.error_code for row in answer.topics[0].partitions}
 
 
+@pytest.mark.many_partitions
 async def test_offsets_beyond_their_part_are_refused_and_those_there_are_stay(caplog: pytest.LogCaptureFixture) -> None:
     async with running(config=LEAST) as (gateway, wire):
         await wire.create("wide", 1000)
@@ -105,6 +106,7 @@ async def test_offsets_beyond_their_part_are_refused_and_those_there_are_stay(ca
         assert held(gateway, "committed offsets") <= 4000, "the group is there yet"
 
 
+@pytest.mark.many_partitions
 async def test_metadata_of_offsets_that_are_there_does_not_grow_without_limit() -> None:
     async with running(config=LEAST) as (gateway, wire):
         await wire.create("wide", 1000)
@@ -224,6 +226,7 @@ async def test_assignments_without_room_have_the_members_join_again() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.many_partitions
 async def test_topics_beyond_their_part_are_refused() -> None:
     async with running(config=LEAST) as (gateway, wire):
         assert not (await wire.create("wide", 10_000)).error_code
@@ -252,6 +255,7 @@ async def test_topics_beyond_their_part_are_refused() -> None:
         assert held(gateway, "topics", "partitions") == 0
 
 
+@pytest.mark.many_partitions
 @pytest.mark.parametrize("how", ["create", "grow", "alter"])
 async def test_memory_for_topics_is_kept_from_others_while_they_are_made(
     monkeypatch: pytest.MonkeyPatch, how: str
@@ -642,6 +646,7 @@ def replace_timeout(request: Any, timeout_ms: int) -> Any:
 
 
 @pytest.mark.slow
+@pytest.mark.many_partitions
 async def test_checkpoints_are_read_ahead_as_far_as_there_is_room(tmp_path: Path) -> None:
     store = f"embedded:{tmp_path}/data"
     async with running(store, config=LEAST) as (_, wire):
@@ -659,6 +664,7 @@ async def test_checkpoints_are_read_ahead_as_far_as_there_is_room(tmp_path: Path
 
 
 @pytest.mark.slow
+@pytest.mark.many_partitions
 @pytest.mark.parametrize("elsewhere", [True, False])
 async def test_what_a_starting_gateway_reads_ahead_is_given_up_in_its_own_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: bool

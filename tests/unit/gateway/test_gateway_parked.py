@@ -167,6 +167,7 @@ async def test_consumers_of_many_partitions_fit_into_the_least_memory(count: int
 
 
 @pytest.mark.slow
+@pytest.mark.many_partitions
 async def test_a_fetch_that_is_short_of_its_own_memory_is_answered() -> None:
     """Replies that wait behind a long poll hold what the next request needs."""
     async with running(config={"connections.max.memory.bytes": 16 << 20}) as (gateway, wire):

@@ -81,7 +81,7 @@ async def test_a_domain_of_others_is_left_alone(store: str) -> None:
         assert await domains_among(gateway.parts.manager, ["theirs"])
 
 
-@pytest.mark.parametrize("mapping", ["virtual", "broker"])
+@pytest.mark.parametrize("mapping", ["virtual"])
 async def test_other_mappings_say_that_they_come_later(mapping: str) -> None:
     with pytest.raises(NotYetSupportedError, match=mapping):
         Gateway("memory:x", listen=None, mapping=mapping)

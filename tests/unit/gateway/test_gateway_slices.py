@@ -41,10 +41,10 @@ LARGE = [
     "DescribeTopicPartitions of 12k unknown names",
     "DescribeTopicPartitions of everything, 5,000 topics",
     "names of settings that nobody knows",
-    "Produce of 10,000 tiny partitions",
+    pytest.param("Produce of 10,000 tiny partitions", marks=pytest.mark.many_partitions),
     "Produce to 200k unknown partitions",
     "OffsetCommit of 200k partitions",
-    "OffsetCommit of 10,000 partitions that are stored",
+    pytest.param("OffsetCommit of 10,000 partitions that are stored", marks=pytest.mark.many_partitions),
     "OffsetFetch over everything, 200k offsets",
     "OffsetDelete of 200k partitions",
     "DeleteRecords of 200k partitions",
@@ -56,7 +56,7 @@ LARGE = [
     "DescribeGroups and DeleteGroups of 500k names",
     "ListGroups of 20,000 groups",
     "LeaveGroup and SyncGroup of 500k members",
-    "incremental fetches of a wide session",
+    pytest.param("incremental fetches of a wide session", marks=pytest.mark.many_partitions),
 ]
 
 

@@ -96,6 +96,7 @@ async def test_producers_are_not_closed_while_the_disk_stalls(tmp_path: Path, mo
 
 
 @pytest.mark.slow
+@pytest.mark.many_partitions
 async def test_who_holds_memory_behind_a_parked_join_is_closed() -> None:
     """Nothing but other clients lets it go on."""
     join = JoinGroupRequest(

@@ -1,4 +1,4 @@
-"""Gateways of these tests keep new topics in HTP under topics of two levels."""
+"""Gateways of these tests keep new topics in HTP in the way that the module names as `MAPPING`."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from tests.mappings import have_topics_lie
 
 
 @pytest.fixture(autouse=True)
-def _two_levels(monkeypatch: pytest.MonkeyPatch) -> None:
-    have_topics_lie(monkeypatch, "multilevel")
+def _lie_elsewhere(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    have_topics_lie(monkeypatch, request.module.MAPPING)

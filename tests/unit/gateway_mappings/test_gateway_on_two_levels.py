@@ -12,6 +12,8 @@ from tests.unit.gateway.test_gateway_retention import *  # noqa: F403
 
 pytestmark = pytest.mark.anyio
 
+MAPPING = "multilevel"
+
 
 async def test_they_run_on_two_levels(url: str) -> None:
     async with running(url) as (gateway, wire):

@@ -16,6 +16,7 @@ from kclient.htp import open_store
 from kclient.htp.embedded import broker as broker_module
 from kclient.htp.embedded.directory import DataDirectory
 from kclient.htp.embedded.files import Files
+from kclient.htp.embedded.shard import Shard
 from kclient.htp.embedded.writer import DatabaseWriter
 from kclient.htp.errors import StoreClosedError
 from kclient.htp.port import Topic
@@ -77,8 +78,8 @@ async def opened(store: str) -> None:
 STEPS = [
     (DataDirectory, "open"),
     (DatabaseWriter, "start"),
-    (DataDirectory, "incarnations"),
-    (DataDirectory, "set_aside"),
+    (Shard, "incarnations"),
+    (Shard, "set_aside"),
 ]
 
 

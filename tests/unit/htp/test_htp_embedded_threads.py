@@ -37,11 +37,11 @@ from kclient.htp.embedded import broker as broker_module
 from kclient.htp.embedded import writer as writer_module
 from kclient.htp.embedded.broker import EmbeddedBroker
 from kclient.htp.embedded.checkpoints import SyncCheckpoints
-from kclient.htp.embedded.directory import DataDirectory
 from kclient.htp.embedded.files import Files, SyncPoint
 from kclient.htp.embedded.log import TopicLog
 from kclient.htp.embedded.manager import SqliteManager
 from kclient.htp.embedded.recovery import SET_ASIDE, SET_ASIDE_MS
+from kclient.htp.embedded.shard import Shard
 from kclient.htp.embedded.syncer import Syncer
 from kclient.htp.embedded.tables import set_counter
 from kclient.htp.embedded.topic import EmbeddedTopic
@@ -345,7 +345,7 @@ async def test_what_waits_for_the_database_when_its_thread_dies(
 
 CLOSED_AMID: dict[str, tuple[Any, str]] = {
     "open": (broker_module, "recover"),
-    "delete": (DataDirectory, "set_deleted"),
+    "delete": (Shard, "set_deleted"),
     "close": (SyncCheckpoints, "_store_indexes"),
 }
 

@@ -152,7 +152,8 @@ def test_levels(free: int, before: Level, level: Level) -> None:
 @pytest.mark.anyio
 async def test_in_the_address(tmp_path: Path, files: FailingFiles) -> None:
     files.free = 4
-    async with named_store(f"embedded:{tmp_path / 'data'}?min_free_bytes=5", files=files) as store:
+    async with named_store(f"embedded:{tmp_path / 'data'}?brokers=2&min_free_bytes=5", files=files) as store:
+        assert (tmp_path / "data" / "brk-1").is_dir()
         await prepare(store)
         with pytest.raises(StorageFullError):
             await send(store, 0)
@@ -170,7 +171,7 @@ async def test_in_the_address(tmp_path: Path, files: FailingFiles) -> None:
         ("embedded:d", {"min_free_bytes": "7"}, "a number of bytes"),
         ("embedded:d?min_free_bytes=1", {"min_free_bytes": 1}, "given twice"),
         ("embedded:d?min_free_bytes=1&min_free_bytes=2", {}, "twice"),
-        ("embedded:d?min_free=1", {}, "knows no option min_free"),
+        ("embedded:d?min_free=1", {}, "'min_free' is no option of a store"),
         ("embedded:?min_free_bytes=1", {}, "needs a directory"),
         ("memory:d", {"min_free_bytes": 1}, "no such options"),
     ],

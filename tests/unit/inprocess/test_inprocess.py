@@ -18,7 +18,7 @@ import pytest
 
 import kclient
 import kclient.sync
-from kclient.errors import BrokerConnectionError, KafkaError
+from kclient.errors import BrokerConnectionError, ConfigError, KafkaError
 from kclient.gateway import Gateway
 from kclient.gateway.local import LONGEST_PATH, POINTER, SOCKET, find_local, find_socket, local_address
 from kclient.htp import open_store
@@ -146,6 +146,9 @@ def test_local_addresses() -> None:
     assert local_address("memory:a") == Address("a", 0, "memory")
     assert local_address("embedded:/tmp") == Address(os.path.realpath("/tmp"), 0, "embedded")
     assert local_address("cloud:x") is None
+    assert local_address("memory:a?brokers=3") == Address("a", 0, "memory")
+    assert local_address("memory:a?b") == Address("a?b", 0, "memory")
+    assert local_address("embedded:/tmp?brokers=3") == local_address("embedded:/tmp")
 
 
 # ---- gateways that the user runs ------------------------------------------------------------------------------
@@ -162,6 +165,15 @@ async def test_a_gateway_of_the_user_is_found(memory: str) -> None:
         assert await anyio.to_thread.run_sync(produce_blocking, memory, b"y") == 1  # another loop
         assert hosts.host_of(parse_address(memory)) is None
     assert find_local(parse_address(memory)) is None
+
+
+@pytest.mark.anyio
+async def test_how_many_brokers_there_are_is_the_gateways_affair(memory: str) -> None:
+    async with Gateway(f"{memory}?brokers=3", listen=None, mapping="broker") as gateway:
+        assert await produce(memory, b"x") == 0
+        assert await gateway.parts.manager.brokers() == ["brk-0", "brk-1", "brk-2"]
+        with pytest.raises(ConfigError, match=f"clients connect to {memory}$"):
+            await open_stream(f"{memory}?brokers=3")
 
 
 @pytest.mark.anyio

@@ -1,0 +1,159 @@
+"""A shard of a data directory: the lock that gives it one owner, and the directories of its topics."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from kclient.htp.brokers import FIRST_BROKER
+from kclient.htp.embedded.files import Files, SyncPoint
+from kclient.htp.errors import LockedError
+from kclient.htp.port import Place
+
+LOCK_FILE: Final = "lock"
+_DELETED: Final = ".deleted"
+_SET_ASIDE: Final = ".orphan"
+"""The end of the name of a directory that belongs to no topic, though nobody has deleted it."""
+_READABLE: Final = 180
+"""Characters of a topic's name in its directory's; what is cut off is only missed by people."""
+
+
+def topic_directory(place: Place) -> str:
+    """The name of the directory of a topic's segments."""
+    readable = re.sub(r"[^A-Za-z0-9._~-]", "_", f"{place.topic.domain}~{place.topic.name}")[:_READABLE]
+    return f"{readable}.{place.incarnation}"
+
+
+def called(place: Place) -> str:
+    """What a topic is called in logs and findings: its name, and its broker where that is not the first."""
+    return str(place.topic) if place.broker in ("", FIRST_BROKER) else f"{place.topic} at {place.broker}"
+
+
+class Shard:
+    """What one broker keeps in a data directory.
+
+    Args:
+        path: The data directory.
+        name: Of the broker, and of its directory in there.
+        files: The file system.
+    """
+
+    def __init__(self, path: str, name: str, files: Files) -> None:
+        self.name: str = name
+        self.path: str = f"{path}/{name}"
+        self.data_path: str = path
+        """The data directory."""
+        self.topics_path: str = f"{path}/{name}/topics"
+        self._files = files
+        self._lock: int | None = None
+        self.on_fork: Callable[[], object] | None = None
+        """Called in a forked child, which does not own the directory."""
+
+    # --- the lock ---
+
+    def take_lock(self) -> None:
+        """Make the directory, and become its owner.
+
+        Raises:
+            LockedError: If another process, or this one, is.
+            OSError: If the file system refuses.
+        """
+        self._files.make_directory(self.path)
+        lock = os.open(f"{self.path}/{LOCK_FILE}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            text = os.read(lock, 100).decode(errors="replace").strip()
+            os.close(lock)
+            owner = int(text) if text.isdigit() else None
+            who = f"process {owner}" if owner is not None else "another process"
+            if owner == os.getpid():
+                who = f"this process ({owner})"
+            raise LockedError(
+                f"{self.path} is in use by {who}; close it there, or name another directory", owner=owner
+            ) from None
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+        self._lock = lock
+
+    def unlock(self) -> None:
+        """Give up the lock."""
+        if self._lock is not None:
+            # closing alone would not do while a child that was just forked has not closed its copy
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
+            self._let_go()
+
+    def _let_go(self) -> None:
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            os.close(lock)
+
+    def abandon(self) -> None:
+        """In a forked child: the parent stays the owner."""
+        self._let_go()
+        if self.on_fork is not None:
+            self.on_fork()
+
+    def make(self) -> None:
+        """Make what is in the directory, durably; its own entry is the caller's affair."""
+        self._files.make_directory(self.topics_path)
+        self._files.sync_directory(self.path, SyncPoint.SHARD)
+        self._files.sync_directory(self.topics_path, SyncPoint.TOPIC)
+
+    # --- topics ---
+
+    def topic_path(self, place: Place) -> str:
+        """The directory of a topic's segments."""
+        return f"{self.topics_path}/{topic_directory(place)}"
+
+    def make_topic(self, path: str) -> None:
+        """Make a topic's directory, durably, if there is none."""
+        if self._files.make_directory(path):
+            try:
+                self._files.sync_directory(self.topics_path, SyncPoint.TOPIC)
+            except OSError:
+                self._files.remove_tree(path)  # if it stayed, the next attempt would take it for durable
+                raise
+
+    def set_deleted(self, paths: Iterable[str]) -> list[str]:
+        """Give topics' directories names that say they are gone, durably; the new paths of those there were."""
+        targets = []
+        for path in paths:
+            target = path + _DELETED
+            with contextlib.suppress(FileNotFoundError):
+                try:
+                    self._files.rename(path, target)
+                except OSError as error:
+                    if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                        raise
+                    self._files.remove_tree(target)  # deleted, opened again, and now deleted a second time
+                    self._files.rename(path, target)
+                targets.append(target)
+        if targets:
+            self._files.sync_directory(self.topics_path, SyncPoint.DELETED)
+        return targets
+
+    def set_aside(self, paths: Iterable[str]) -> None:
+        """Give directories names that say that they belong to no topic; nothing ever removes them."""
+        for path in paths:
+            self._files.rename(path, path + _SET_ASIDE)
+
+    def incarnations(self) -> dict[str, int | None]:
+        """The paths of all topics' directories, with their incarnation; None for one that was deleted."""
+        found: dict[str, int | None] = {}
+        for name in self._files.list_directory(self.topics_path):
+            number = self.incarnation_of(name)
+            if number >= 0:
+                found[f"{self.topics_path}/{name}"] = None if name.endswith(_DELETED) else number
+        return found
+
+    @staticmethod
+    def incarnation_of(name: str) -> int:
+        """The incarnation that the name of a topic's directory tells; -1 if it is another's."""
+        number = name.removesuffix(_DELETED).rpartition(".")[2]
+        return int(number) if number.isascii() and number.isdigit() else -1

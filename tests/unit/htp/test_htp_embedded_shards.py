@@ -1,0 +1,145 @@
+"""Embedded HTP with several brokers: a directory, a lock and a thread for each."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import shutil
+import sqlite3
+import threading
+from pathlib import Path
+
+import pytest
+
+from kclient.htp import LockedError, Place, StorageError, Store, StoreClosedError, Topic, UnknownTopicError, open_store
+from kclient.htp.embedded.directory import FORMAT, DataDirectory
+from kclient.htp.embedded.files import Files
+from tests.unit.htp.plain_messages import FRAMING, message, payloads
+
+pytestmark = pytest.mark.anyio
+
+TOPIC = Topic("d", "t")
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+async def fill(data: Path, brokers: int = 3) -> list[Place]:
+    """A topic with a message at each broker, which names the broker."""
+    async with open_store(f"embedded:{data}?brokers={brokers}") as store:
+        await store.manager.create_domain("d")
+        await store.manager.create_topic(TOPIC, broker="brk-0")
+        for name in await store.manager.brokers():
+            topic = await store.broker.open(await store.manager.bind(TOPIC, name), FRAMING, epoch=1)
+            await (await topic.send([message(0, name.encode())])).synced()
+        return list((await store.manager.describe_topic(TOPIC)).places)
+
+
+async def content(store: Store, place: Place) -> list[bytes]:
+    return payloads((await (await store.broker.open(place, FRAMING, epoch=1)).pull(0)).data)
+
+
+async def test_each_has_a_directory(data: Path) -> None:
+    places = await fill(data)
+    assert sorted(each.name for each in data.iterdir()) == ["brk-0", "brk-1", "brk-2", "format.json", "mgr"]
+    for place in places:
+        (folder,) = (data / place.broker / "topics").iterdir()
+        assert folder.name == f"d~t.{place.incarnation}"
+        assert (data / place.broker / "lock").is_file()
+
+
+async def test_each_is_locked(data: Path) -> None:
+    await fill(data)
+    async with open_store(f"embedded:{data}"):
+        with pytest.raises(LockedError, match="brk-0 is in use"):
+            await open_store(f"embedded:{data}?brokers=5").__aenter__()
+        assert not (data / "brk-3").exists(), "who is refused makes nothing"
+        for number in range(3):
+            with (data / f"brk-{number}" / "lock").open() as lock, pytest.raises(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    for number in range(3):
+        with (data / f"brk-{number}" / "lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+async def test_nothing_stays_open_where_one_is_in_use(data: Path) -> None:
+    """Which happens if somebody looks through that one alone."""
+    await fill(data)
+    with (data / "brk-1" / "lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(LockedError, match="brk-1 is in use"):
+            await open_store(f"embedded:{data}").__aenter__()
+        with (data / "brk-0" / "lock").open() as first:
+            fcntl.flock(first, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    assert not [each.name for each in threading.enumerate() if each.name.startswith("kclient-htp")]
+    async with open_store(f"embedded:{data}"):
+        pass
+
+
+async def test_what_was_begun_is_finished(data: Path) -> None:
+    """A directory that was made, and whose parts were not."""
+    await fill(data, 1)
+    (data / "brk-1").mkdir()
+    (data / "brk-3").mkdir()
+    async with open_store(f"embedded:{data}") as store:
+        assert await store.manager.brokers() == [f"brk-{number}" for number in range(4)]
+        place = await store.manager.bind(TOPIC, "brk-2")
+        await store.broker.open(place, FRAMING, epoch=1)
+
+
+async def test_a_shard_that_is_missing(data: Path) -> None:
+    places = await fill(data)
+    shutil.move(data / "brk-2", data.parent / "kept")
+    with pytest.raises(StorageError, match=r"brk-2 is missing.*restore it.*brokers=3"):
+        await open_store(f"embedded:{data}").__aenter__()
+    assert not (data / "brk-2").exists()
+    async with open_store(f"embedded:{data}?brokers=3") as store:
+        assert await content(store, places[1]) == [b"brk-1"]
+        with pytest.raises(StorageError, match=r"brk-2/topics/d~t\.\d+, which holds its messages, is missing"):
+            await store.broker.open(places[2], FRAMING, epoch=1)
+    shutil.rmtree(data / "brk-2")
+    shutil.move(data.parent / "kept", data / "brk-2")
+    async with open_store(f"embedded:{data}") as store:
+        assert await content(store, places[2]) == [b"brk-2"]
+
+
+async def test_each_finishes_its_deletions_and_sets_aside_what_belongs_to_none(data: Path) -> None:
+    places = await fill(data)
+    async with open_store(f"embedded:{data}") as store:
+        await store.manager.delete_topics([TOPIC])
+        await store.broker.delete(places[:1], epoch=1)
+    async with open_store(f"embedded:{data}") as store:
+        with pytest.raises(UnknownTopicError):
+            await store.broker.open(places[1], FRAMING, epoch=1)
+    for place, ends in zip(places, ([], [".orphan"], [".orphan"]), strict=True):
+        assert [each.suffix for each in (data / place.broker / "topics").iterdir()] == ends
+
+
+async def test_a_directory_of_format_3_has_one_broker_and_may_have_more(data: Path) -> None:
+    (place,) = await fill(data, 1)
+    with sqlite3.connect(data / "mgr" / "mgr.db") as database:
+        database.execute("DROP TABLE bindings")
+    database.close()
+    (data / "format.json").write_text(json.dumps({"format": 3}))
+    async with open_store(f"embedded:{data}") as store:
+        assert await store.manager.brokers() == ["brk-0"]
+        assert await content(store, place) == [b"brk-0"]
+    assert json.loads((data / "format.json").read_text())["format"] == FORMAT
+    async with open_store(f"embedded:{data}?brokers=2") as store:
+        await store.manager.bind(TOPIC, "brk-1")
+        assert len((await store.manager.describe_topic(TOPIC)).places) == 2
+
+
+def test_a_directory_that_is_closed_meanwhile_takes_no_further_lock(data: Path) -> None:
+    class Closing(Files):
+        def store(self, *args: object) -> None:
+            super().store(*args)  # type: ignore[arg-type]
+            directory.close()
+
+    directory = DataDirectory(str(data), Closing(), 2)
+    with pytest.raises(StoreClosedError, match="was closed while it was opened"):
+        directory.open()
+    with (data / "brk-0" / "lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
