@@ -101,6 +101,6 @@ async def test_clients_name_the_directory_alone(tmp_path: Path, disk: dict[str, 
     ):
         assert await admin.list_topics() is not None
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
-    with pytest.raises(ConfigError, match="name the directory alone"):
+    with pytest.raises(ConfigError, match="are given where its gateway is started"):
         async with kclient.Admin(bootstrap_servers=f"{address}?min_free_bytes=5") as admin:
             await admin.list_topics()
