@@ -20,6 +20,7 @@ import pytest
 
 import kclient.htp.contract
 from kclient.htp import ConflictError, Place, Pulled, Topic, Versioned, memory
+from kclient.htp.change_tokens import CHANGES_KEPT
 from kclient.htp.memory.broker import MemoryBroker
 from kclient.htp.memory.changes import MemoryChanges
 from kclient.htp.memory.faults import FaultyTopic
@@ -177,6 +178,26 @@ def trims_too_much(self: Any, before: int) -> int:
     return self.start  # type: ignore[no-any-return]
 
 
+def begins_again_once_trimmed(self: Any, before: int) -> int:
+    """Where nothing is left."""
+    start = _trim(self, before)
+    if before >= self.next:
+        self.next = self._segments[-1].base = start = 0
+    return start
+
+
+_trim = MemoryLog.trim
+
+
+def forgets_changes_in_silence(self: Any) -> None:
+    for row in list(self._rows)[:-CHANGES_KEPT]:
+        del self._rows[row]
+
+
+def goes_on_once_closed(_self: Any) -> None:
+    pass
+
+
 def finds_what_is_newer_only(self: Any, timestamp: int, start: int) -> Any:
     return _find(self, timestamp + 1, start)
 
@@ -211,6 +232,9 @@ MUTANTS = {
         (MemoryLog, "pull", passes_over_a_message, "reading"),
         (MemoryLog, "pull", gives_more_than_asked, "reading"),
         (MemoryLog, "trim", trims_too_much, "trimming"),
+        (MemoryLog, "trim", begins_again_once_trimmed, "trimming"),
+        (MemoryChanges, "_forget", forgets_changes_in_silence, "changes"),
+        (MemoryBroker, "shut", goes_on_once_closed, "epochs"),
         (MemoryLog, "find_by_timestamp", finds_what_is_newer_only, "segments"),
         (FaultyTopic, "send_nowait", keeps_what_it_refused, "faults"),
     )

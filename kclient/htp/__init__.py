@@ -4,6 +4,7 @@
 - `find_framing(name)`, `register_framing`: what a stored message looks like, by name.
 - `kclient.htp.port`: the protocols `Manager`, `Broker` and `Framing` that a backend implements or is given.
 - `kclient.htp.errors`: what can go wrong.
+- `kclient.htp.contract`: the tests that any backend is certified by.
 """
 
 from __future__ import annotations

@@ -44,6 +44,8 @@ class SqliteBroker:
         next_position: int = 0,
     ) -> "SqliteTopic":
         check_opening(epoch, next_position)
+        if next_position:
+            raise ValueError("positions are the backend's own here: none can be asked for")
         with self._database.transaction() as db:
             if describe(db, place.topic).place != place:
                 raise errors.UnknownTopicError(f"there is no topic {place}")
@@ -53,7 +55,8 @@ class SqliteBroker:
                 fence(place, epoch, row[1])
                 db.execute("UPDATE logs SET epoch = ? WHERE incarnation = ?", [epoch, place.incarnation])
             else:  # what the name stood for before has gone
-                for (old,) in db.execute("SELECT incarnation FROM logs WHERE domain = ? AND name = ?", place.topic):
+                before = db.execute("SELECT incarnation FROM logs WHERE domain = ? AND name = ?", place.topic)
+                for (old,) in before.fetchall():
                     drop(db, old)
                 db.execute(
                     "INSERT INTO logs VALUES (?, ?, ?, ?, ?, 0, 0)",

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from kclient.htp.contract.fixtures import anyio_backend, asked_for, backend, limited, sandbox, stores
+from kclient.htp.contract.fixtures import anyio_backend, asked_for, backend, environment, limited, sandbox
 from kclient.htp.contract.marks import register
 from kclient.htp.contract.report import describe
 
-__all__ = ["anyio_backend", "asked_for", "backend", "sandbox", "stores"]
+__all__ = ["anyio_backend", "asked_for", "backend", "environment", "sandbox"]
 
 _HERE = Path(__file__).parent
 

@@ -20,7 +20,7 @@ from kclient.htp.contract.sandbox import Sandbox
 from kclient.htp.port import faults_of
 from kclient.htp.store import open_store
 
-__all__ = ["Backend", "anyio_backend", "asked_for", "backend", "limited", "sandbox", "stores"]
+__all__ = ["Backend", "anyio_backend", "asked_for", "backend", "environment", "limited", "sandbox"]
 
 SECONDS_FOR_A_TEST: Final = 120.0
 _LOOPS: Final = ["asyncio", *(["trio"] if find_spec("trio") else [])]
@@ -90,7 +90,7 @@ async def sandbox(request: pytest.FixtureRequest, backend: Backend, asked_for: N
 
 
 @pytest.fixture
-def stores() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """The environment of another process that opens the same store: it finds what this one does."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 

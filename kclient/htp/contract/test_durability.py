@@ -62,12 +62,12 @@ async def test_both_durabilities_are_known(sandbox: Sandbox, durability: str) ->
 @needs(CAP_DURABLE)
 @pytest.mark.parametrize("rounds", [1, 20])
 async def test_a_process_that_is_killed_loses_nothing_that_it_was_told_to_be_stored(
-    sandbox: Sandbox, stores: dict[str, str], rounds: int
+    sandbox: Sandbox, environment: dict[str, str], rounds: int
 ) -> None:
     place, key = await sandbox.create(), sandbox.key("number")
     await sandbox.close()
     command = [sys.executable, "-m", "kclient.htp.contract.killed", sandbox.url, *place.topic, key]
-    process = subprocess.Popen(command, env=stores, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
         reached = 0

@@ -223,3 +223,15 @@ async def test_a_closed_store_refuses_everything(sandbox: Sandbox) -> None:
         with pytest.raises(StoreClosedError):
             getattr(sandbox.store, part)
     await sandbox.close()
+
+
+async def test_a_store_that_was_closed_has_not_failed(sandbox: Sandbox) -> None:
+    """What has it fail for good is told to those who asked; closing is nothing of the kind."""
+    told: list[BaseException] = []
+    sandbox.store.on_failure(told.append)
+    stop = sandbox.store.on_failure(told.append)
+    stop()
+    stop()
+    await sandbox.send(await sandbox.topic(), b"a")
+    await sandbox.close()
+    assert told == []

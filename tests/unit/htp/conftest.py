@@ -1,4 +1,4 @@
-"""Stores of every backend, for the contract suite."""
+"""Stores of every backend, with topics that are called by their names."""
 
 from __future__ import annotations
 

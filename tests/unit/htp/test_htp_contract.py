@@ -26,7 +26,10 @@ NOT_CLAIMED_BY = {
     "sqlite": {"exclusive", "find_by_timestamp", "nowait", "ordinal_positions", "segments"},
 }
 SEVERAL_BROKERS = {"memory", "embedded"}
-NOT_TESTABLE_WITH = {"memory": {"sync", "damage"}, "embedded": {"fenced_sends, unknown"}}
+NOT_TESTABLE_WITH = {
+    "memory": {"sync", "damage"},
+    "embedded": {"fenced_sends, unknown", "required", "fenced_sends"},  # of two openings: it is open once at a time
+}
 
 BACKENDS = [(backend, loop) for backend in NOT_CLAIMED_BY for loop in ("asyncio", "trio")]
 AT_ONCE = {("memory", "trio"), ("embedded", "asyncio")}
@@ -53,6 +56,9 @@ def test_a_backend_keeps_the_contract(backend: str, loop: str, tmp_path: Path) -
     assert "required" in verdicts[PASSED]
     assert all(failed == 0 for _, failed, _ in rows.values())
     assert len({subject for subject, _ in rows}) == 16
+    if backend == "embedded":
+        left = [path.suffix for path in (tmp_path / "store" / "brk-0" / "topics").iterdir()]
+        assert left == [".orphan"], "what the manager knew no more when it was opened again is set aside, not deleted"
 
 
 def test_each_planted_mistake_is_found() -> None:
