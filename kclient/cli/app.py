@@ -27,7 +27,7 @@ groups_app: typer.Typer = typer.Typer(help="List, describe, reset and delete gro
 pipeline_app: typer.Typer = typer.Typer(help="Jobs that run on Spark.", no_args_is_help=True)
 app.add_typer(topics_app, name="topics")
 app.add_typer(groups_app, name="groups")
-store_app: typer.Typer = typer.Typer(help="Look after a data directory that no gateway uses.", no_args_is_help=True)
+store_app: typer.Typer = typer.Typer(help="Look after a data directory.", no_args_is_help=True)
 app.add_typer(pipeline_app, name="pipeline")
 app.add_typer(store_app, name="store")
 app.add_typer(migrate_app, name="migrate")
@@ -196,7 +196,7 @@ def info(
 
 @store_app.callback()
 def _stores() -> None:
-    """Look after a data directory that no gateway uses."""
+    """Look after a data directory."""
 
 
 @store_app.command("verify", cls=Command)
@@ -207,6 +207,59 @@ def store_verify(
     from kclient.cli.store import verify
 
     return verify(directory)
+
+
+@store_app.command("upgrade", cls=_Command)
+def store_upgrade(
+    directory: Annotated[str, typer.Argument(metavar="DIR", help="The data directory, which no gateway uses.")],
+) -> int:
+    """Bring DIR from the format of an earlier version to this one's, as the next start of a gateway would.
+
+    Versions that are older than this one do not open it any more: back it up before, if you may want to go back.
+    """
+    from kclient.cli.store import upgrade
+
+    return upgrade(directory)
+
+
+@store_app.command("backup", cls=_Command)
+def store_backup(
+    directory: Annotated[str, typer.Argument(metavar="DIR", help="The data directory; a gateway may use it.")],
+    target: Annotated[str, typer.Argument(metavar="TO", help="Where to: a directory that is empty, or new.")],
+) -> int:
+    """Copy DIR as it is at one moment to TO, also while a gateway goes on with it.
+
+    All that was acknowledged before is in it. TO is a backup when the command has ended with 0; whatever breaks it off,
+    nothing is left.
+    """
+    from kclient.cli.store import backup
+
+    return backup(directory, target)
+
+
+@store_app.command("restore", cls=_Command)
+def store_restore(
+    source: Annotated[str, typer.Argument(metavar="FROM", help="A backup; nothing in it is changed.")],
+    directory: Annotated[str, typer.Argument(metavar="DIR", help="The data directory: empty, or new.")],
+) -> int:
+    """Make a data directory of a backup; 1, and nothing is left, if a file of the backup is damaged or missing."""
+    from kclient.cli.store import restore
+
+    return restore(source, directory)
+
+
+@store_app.command("dump", cls=_Command)
+def store_dump(
+    directory: Annotated[
+        str, typer.Argument(metavar="DIR", help="The data directory, which no gateway uses; nothing in it is changed.")
+    ],
+    topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="Only what belongs to this topic.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="A JSON object for each topic, row and message.")] = False,
+) -> int:
+    """Show what is in DIR: topics, rows, and the header of each record batch with what its checksum says."""
+    from kclient.cli.dump import dump
+
+    return dump(directory, topic, as_json=as_json)
 
 
 # ---- topics -------------------------------------------------------------------------------------------------

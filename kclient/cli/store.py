@@ -1,16 +1,20 @@
-"""`kclient store`: looks after a gateway's data directory while no gateway uses it."""
+"""`kclient store`: looks after a gateway's data directory."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 from kclient.cli import output
 from kclient.cli.errors import FAILED, check_terminated
 from kclient.gateway.rows.inspection import RowInspection
+from kclient.htp.embedded.backup import back_up
 from kclient.htp.embedded.inspection import Inspection, TopicReport
+from kclient.htp.embedded.restoring import restore as restore_backup
+from kclient.htp.embedded.upgrading import upgrade as upgrade_directory
 from kclient.htp.findings import Finding, Severity
 from kclient.records import RecordBatchFraming
 
@@ -19,7 +23,7 @@ def verify(directory: str) -> int:
     """Read everything that is stored, and print what is there and what is wrong; 1 if something is lost."""
     with Inspection(directory, RecordBatchFraming.name, dense=True) as inspection:
         findings = [*inspection.findings, *inspection.directories()]
-        with _progress(directory) as progress:
+        with _progress("verify", _bytes_of_messages(directory)) as (_, progress):
             reports = list(_read_topics(inspection, progress))
         for report in reports:
             findings += report.findings
@@ -29,6 +33,16 @@ def verify(directory: str) -> int:
         findings += rows.compare()
     _print(reports, rows.rows, findings)
     return FAILED if any(finding.severity is Severity.ERROR for finding in findings) else 0
+
+
+def upgrade(directory: str) -> int:
+    """Bring a data directory to this version's format, and say from which."""
+    before, after = upgrade_directory(directory)
+    if before == after:
+        output.line(f"{directory} has format {after}, which is this version's: there was nothing to upgrade")
+    else:
+        output.line(f"{directory} was upgraded from format {before} to {after}")
+    return 0
 
 
 def _read_topics(inspection: Inspection, progress: Callable[[int], object]) -> Iterator[TopicReport]:
@@ -65,18 +79,51 @@ def _print(reports: list[TopicReport], rows: int, findings: list[Finding]) -> No
     )
 
 
+def backup(directory: str, target: str) -> int:
+    """Copy a data directory as it is at one moment, and say what was copied."""
+    with _progress("backup") as (total, progress):
+        report = back_up(directory, target, total=total, progress=progress)
+    output.line(
+        f"{target}: {report.topics} HTP topics, {report.files:,} files, {report.size:,} bytes, as of "
+        f"{_shown_time(report.taken_ms)}"
+    )
+    if not report.exact:
+        output.warn(
+            "whoever has the data directory open did not tell where its logs end: they were looked at one after "
+            "another, within milliseconds"
+        )
+    return 0
+
+
+def restore(source: str, directory: str) -> int:
+    """Make a data directory of a backup, and say what was copied."""
+    with _progress("restore") as (total, progress):
+        manifest = restore_backup(source, directory, total=total, progress=progress)
+    output.line(
+        f"{directory}: {len(manifest.files):,} files, {manifest.size:,} bytes, as of {_shown_time(manifest.taken_ms)}"
+    )
+    return 0
+
+
+def _shown_time(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _bytes_of_messages(directory: str) -> int:
+    return sum(path.stat().st_size for path in Path(directory).glob("brk-*/topics/*/*.log"))
+
+
 @contextmanager
-def _progress(directory: str) -> Iterator[Callable[[int], object]]:
-    """Shows how many of the messages' bytes were read, to people."""
+def _progress(what: str, total: int | None = None) -> Iterator[tuple[Callable[[int], object], Callable[[int], object]]]:
+    """Shows how many bytes were read, to people: what is told how many there are, and what of each piece."""
     if not sys.stderr.isatty():
-        yield lambda _: None
+        yield lambda _: None, lambda _: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
 
-    total = sum(path.stat().st_size for path in Path(directory).glob("brk-*/topics/*/*.log"))
     with Progress(
         BarColumn(), DownloadColumn(), TimeRemainingColumn(), console=Console(stderr=True), transient=True
     ) as bar:
-        task = bar.add_task("verify", total=total)
-        yield lambda count: bar.advance(task, count)
+        task = bar.add_task(what, total=total)
+        yield lambda found: bar.update(task, total=found), lambda count: bar.advance(task, count)

@@ -25,8 +25,8 @@ logger: logging.Logger = logging.getLogger("kclient.gateway.config")
 READ_ONLY: Final = frozenset(
     {
         "advertised.listeners", "broker.id", "broker.rack", "connections.max.idle.ms", "connections.max.memory.bytes",
-        "listeners", "log.dirs", "max.incremental.fetch.session.cache.slots", "node.id", "producer.id.cache.size",
-        "queued.max.request.bytes", "queued.max.requests", "socket.request.max.bytes",
+        "listeners", "log.dir.min.free.bytes", "log.dirs", "max.incremental.fetch.session.cache.slots", "node.id",
+        "producer.id.cache.size", "queued.max.request.bytes", "queued.max.requests", "socket.request.max.bytes",
     }
 )  # fmt: skip
 """Settings that only a restart changes."""

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, ParamSpec, Self, cast
+from typing import Any, Final, ParamSpec, Self
 from weakref import WeakMethod
 
 import anyio
 
 from kclient.arguments import check_timeout
 from kclient.concurrency import Completion, LoopHandle, Supervisor, TaskHandle, thread_to_the_end, to_the_end
-from kclient.errors import ClosedError, ConfigError, IllegalStateError
+from kclient.errors import ClosedError, IllegalStateError
 from kclient.gateway.assembly import Assembly, assemble
 from kclient.gateway.config import BrokerConfig
 from kclient.gateway.connection_quota import LimitSettings, QuotaKeeper, connection_quota
@@ -27,8 +26,8 @@ from kclient.gateway.listening import advertised, listen
 from kclient.gateway.local import Presence, local_address
 from kclient.gateway.mapping import mapping_for
 from kclient.gateway.ownership import LeaseKeeper
+from kclient.gateway.stores import MIN_FREE_BYTES, opened_elsewhere, own_store
 from kclient.gateway.unit_epochs import UnitEpochs
-from kclient.htp import open_store
 from kclient.htp.errors import HtpError
 from kclient.htp.port import CAP_EXCLUSIVE, Store
 from kclient.memory_ledger import MemoryPart, process_memory
@@ -48,28 +47,12 @@ _LEAST_S: Final = 1.0
 """Seconds that the store has at least to take what has to be stored at the end."""
 
 
-def _open(htp: str, durability: str, brokers: int | None) -> Store:
-    if brokers is None:
-        return open_store(htp, durability=durability)
-    return open_store(htp, durability=durability, brokers=brokers)
-
-
-def _opened_elsewhere(htp: object, durability: str, brokers: int | None) -> Store:
-    # looked up statically: a store that is not open yet refuses to give its parts
-    if any(inspect.getattr_static(htp, part, None) is None for part in ("manager", "broker")):
-        raise TypeError(f"htp is an address such as 'embedded:./data', or a Store, not {type(htp).__name__}")
-    for name, given in (("durability", durability != "synced"), ("brokers", brokers is not None)):
-        if given:
-            raise ConfigError(f"{name} belongs to the store: give it to open_store, where this one was opened")
-    return cast("Store", htp)
-
-
 class Gateway:
     """A Kafka-compatible server over HTP, for asyncio and trio: `async with Gateway() as gateway: ...`.
 
     Args:
-        htp: The store: `embedded:DIRECTORY`, `memory:NAME`, or a `Store`, which then is opened and closed by whoever
-            made it.
+        htp: The store: `embedded:DIRECTORY` (with options: see `open_store`), `memory:NAME`, or a `Store`, which then
+            is opened and closed by whoever made it.
         listen: Address to accept TCP connections on, `host:port` (port 0 for any free one), or None for none.
         advertise: The address that clients are told, if it is another: `host:port`.
         durability: `"synced"` (an append is on disk before it is visible and acknowledged with `acks=all`) or
@@ -107,8 +90,9 @@ class Gateway:
         self._mapping = mapping_for(mapping)
         self._listen = parse_address(listen) if listen is not None else None
         self._advertise = parse_address(advertise) if advertise is not None else None
-        self._owned: Store | None = _open(htp, durability, brokers) if isinstance(htp, str) else None
-        self._store: Store = self._owned or _opened_elsewhere(htp, durability, brokers)
+        least = self._config.get_int(MIN_FREE_BYTES)
+        self._owned: Store | None = own_store(htp, durability, brokers, least) if isinstance(htp, str) else None
+        self._store: Store = self._owned or opened_elsewhere(htp, durability, brokers, least)
         self._htp = htp if isinstance(htp, str) else repr(htp)
         local = local_address(htp) if isinstance(htp, str) else None
         self._presence = Presence(local) if local is not None else None

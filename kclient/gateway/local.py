@@ -20,6 +20,7 @@ from kclient.concurrency import LoopHandle, Wakeup
 from kclient.errors import ClosedError
 from kclient.htp.brokers import brokers_asked_for
 from kclient.htp.errors import LeaseHeldError
+from kclient.htp.urls import split_options
 from kclient.net.address import Address
 from kclient.net.streams import ByteStream, SocketStream, memory_pair, socket_pair
 
@@ -40,13 +41,13 @@ LONGEST_PATH = 100
 def local_address(htp: str) -> Address | None:
     """The address under which clients name a store, the same for every spelling; None for other stores.
 
-    How many brokers it is to have (`?brokers=3`) is no part of it.
+    Options of the store (`?brokers=3`) are no part of it.
     """
     scheme, _, rest = htp.partition(":")
     if scheme == "memory":
         return Address(brokers_asked_for(rest)[0].removeprefix("//"), 0, scheme)
     if scheme == "embedded":
-        return Address(os.path.realpath(brokers_asked_for(rest)[0]), 0, scheme)
+        return Address(os.path.realpath(split_options(rest)[0]), 0, scheme)
     return None
 
 

@@ -284,6 +284,15 @@ BROKER_SETTINGS: Final[Mapping[str, BrokerSetting]] = _table(
     BrokerSetting("log.cleaner.min.cleanable.ratio", Decimal(0, 1), "0.5", "Default of min.cleanable.dirty.ratio."),
     BrokerSetting("log.cleaner.min.compaction.lag.ms", Number(0, LONG_MAX), "0", "Default of the topic setting."),
     BrokerSetting("log.cleanup.policy", List(("compact", "delete")), "delete", "Default of cleanup.policy."),
+    BrokerSetting(
+        "log.dir.min.free.bytes",
+        Number(0, LONG_MAX),
+        "0",
+        "With less space left on the file system of the data directory, producers are refused (KAFKA_STORAGE_ERROR, "
+        "which they try again), while commits, deletions and retention go on; the log warns when less than twice that "
+        "is left. 0: they are refused when there is no space any more. Only for embedded: stores. Not a setting of "
+        "Kafka's.",
+    ),
     BrokerSetting("log.dirs", _LI, None, "Where HTP keeps its data (`htp`)."),
     BrokerSetting("log.flush.interval.messages", Number(1, LONG_MAX), str(LONG_MAX), "Default of flush.messages."),
     BrokerSetting("log.flush.interval.ms", Number(0, LONG_MAX), None, "Default of flush.ms."),

@@ -36,6 +36,7 @@ def open_store(url: str, **options: Any) -> Store:
         url: `memory:NAME` (shared by all in the process that use the name, until it is reset),
             `embedded:DIRECTORY` (files and SQLite), or the scheme of an installed backend. `?brokers=N` at the end
             of the first two says how many brokers there are to be; without it as many as before, at first one.
+            `embedded:` takes `?min_free_bytes=NUMBER`, too, alone or with `&` between the two.
         options: Passed to the backend; `durability="synced"` or `"written"` is known to all, `brokers=N` to those two,
             and `faults=True`, for tests, to those that can be made to fail (`kclient.htp.port.faults_of`).
 

@@ -13,6 +13,7 @@ from kclient.gateway.local import find_local, find_socket, local_address
 from kclient.htp.brokers import brokers_asked_for
 from kclient.htp.embedded.directory import is_data_directory
 from kclient.htp.errors import LeaseHeldError, LockedError, StorageError, StorageFullError
+from kclient.htp.urls import split_options
 from kclient.inprocess.hosts import Host, HostState, host_of, start_host
 from kclient.net.address import Address
 from kclient.net.connectors import connect as connect_address
@@ -32,11 +33,15 @@ async def connect(address: Address, config: ConnectionConfig) -> ByteStream:
         BrokerConnectionError: If the store belongs to a process that does not answer.
         KafkaError: If the store cannot be opened.
     """
-    name, brokers = brokers_asked_for(address.host)
-    if brokers is not None:
+    if address.scheme == "embedded":
+        name, options = split_options(address.host)
+    else:
+        name, brokers = brokers_asked_for(address.host)
+        options = {} if brokers is None else {"brokers": str(brokers)}
+    if options:
         raise ConfigError(
-            f"how many brokers a store has is said where its gateway is started (Gateway, kclient gateway): "
-            f"clients connect to {address.scheme}:{name}"
+            f"options of a store ({', '.join(options)}) are given where its gateway is started (Gateway, kclient "
+            f"gateway): clients connect to {address.scheme}:{name}"
         )
     found = local_address(str(address))
     assert found is not None, "registered for memory: and embedded: only"

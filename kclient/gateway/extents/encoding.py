@@ -142,6 +142,16 @@ class Enveloped:
         return b"".join(batch for _, batch in batches)
 
 
+def batch_in(envelope: Buffer) -> tuple[int, memoryview] | None:
+    """The partition and the batch that an envelope holds; None for one of a kind that this version does not know.
+
+    Raises:
+        CorruptRecordError: It is damaged, or none.
+    """
+    kind, length, partition = _open(envelope, 0)
+    return (partition, memoryview(envelope)[_SIZE : _SIZE + length]) if kind == _BATCH else None
+
+
 def _open(buffer: Buffer, position: int) -> tuple[int, int, int]:
     """Kind, length of the content, and partition of the envelope at `position`."""
     if len(buffer) - position < _SIZE:

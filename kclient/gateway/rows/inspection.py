@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator
 from itertools import zip_longest
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from kclient.errors import KafkaError
 from kclient.gateway.mapping import mapping_for
@@ -20,6 +21,7 @@ from kclient.gateway.rows.units import UnitRow
 from kclient.gateway.rows.virtual import IndexedRow, decode_blocks, decode_entries
 from kclient.htp.findings import Finding, error, note
 from kclient.htp.port import Place, Topic
+from kclient.htp.rows import unsealed
 
 _OTHERS: Final = "brk/"
 """Rows of the store itself, which come with the topics' messages."""
@@ -70,6 +72,53 @@ _OF_PARTITIONS: Final = (
 )  # fmt: skip
 
 
+_KINDS: Final = {
+    keys.TOPICS: "topic",
+    keys.INTENTS: "intent",
+    keys.CHECKPOINTS: "partition checkpoint",
+    keys.LOG_STARTS: "log start",
+    keys.EXTENTS: "extents",
+    keys.ABORTED: "aborted transactions",
+    keys.UNITS: "unit epoch",
+    keys.SETTINGS: "gateway settings",
+    keys.PRODUCER_IDS: "producer ids",
+    keys.LEADER_EPOCH: "leader epoch",
+    keys.CLUSTER_ID: "cluster id",
+    keys.GROUPS: "group",
+    keys.OFFSETS: "committed offset",
+}
+"""What a row is called for people; a kind that is not listed here goes by its prefix."""
+
+
+class ShownRow(NamedTuple):
+    """A row as people read it."""
+
+    kind: str | None
+    """What it is of; None if this version does not know it."""
+    value: Any
+    """What it says, as JSON has it; text where the first versions wrote no JSON; None where that cannot be told."""
+    problem: str | None
+    """Why it cannot be read; None if it can."""
+
+
+def shown_row(key: str, row: bytes) -> ShownRow:
+    """What a row says, without its checksum; one of an unknown kind, as far as it is JSON or text."""
+    prefix = _prefix(key)
+    kind = None if prefix is None else _KINDS.get(prefix, prefix)
+    try:
+        if prefix is not None:
+            _READERS[prefix](key, row)
+        body = unsealed(row)
+        return ShownRow(kind, json.loads(body) if body[:1] in (b"{", b"[") else body.decode(), None)
+    except (ValueError, KafkaError, RecursionError) as raised:
+        return ShownRow(kind, None, str(raised))
+
+
+def _prefix(key: str) -> str | None:
+    """What kind of row a key is for, by its prefix; None if this version does not know it."""
+    return max((each for each in _READERS if key.startswith(each)), key=len, default=None)
+
+
 class RowInspection:
     """Is given every row of a store, then says what is wrong.
 
@@ -96,7 +145,7 @@ class RowInspection:
         self.rows += 1
         if key.startswith(_OTHERS):
             return
-        prefix = max((each for each in _READERS if key.startswith(each)), key=len, default=None)
+        prefix = _prefix(key)
         if prefix is None:
             yield note(key, "is a row that this version does not know")
             return

@@ -21,10 +21,12 @@ from kclient.htp.embedded.space import opening_error
 from kclient.htp.embedded.syncer import GROUP_SYNC_MODES
 from kclient.htp.errors import StorageError, StoreClosedError, TooFewBrokersError
 from kclient.htp.port import DURABILITY_SYNCED, DURABILITY_WRITTEN, TopicSettings
+from kclient.htp.urls import split_options
 
 if TYPE_CHECKING:
     from kclient.htp.embedded.broker import EmbeddedBroker
     from kclient.htp.embedded.brokers import EmbeddedBrokers
+    from kclient.htp.embedded.ends import Ends
     from kclient.htp.embedded.faults import EmbeddedFaults
     from kclient.htp.embedded.manager import SqliteManager
 
@@ -38,6 +40,7 @@ def open_embedded(
     settings: TopicSettings | None = None,
     group_sync: str = "auto",
     max_open_files: int | None = None,
+    min_free_bytes: int | None = None,
     files: Files | None = None,
     faults: bool = False,
     brokers: int | None = None,
@@ -45,12 +48,16 @@ def open_embedded(
     """The store in a data directory; `async with` opens it.
 
     Args:
-        path: The directory; made if it does not exist. It may end in `?brokers=N`.
+        path: The directory; made if it does not exist. `?brokers=N`, `?min_free_bytes=NUMBER` or both, with `&` between
+            them, may follow.
         durability: `synced`: messages are visible and acknowledged when they are on disk; `written`: when the
             operating system has them, as Kafka does by default.
         settings: Layout of topics that are opened without settings of their own.
         group_sync: `auto`; `each`: never sync the whole file system at once; `filesystem`: always.
         max_open_files: Segments that are open at a time; if None, as many as the process may open and leaves to them.
+        min_free_bytes: With less space left on the file system of the directory, messages are refused
+            (`StorageFullError`), so that deletions, trims and commits still have some; with less than twice that, the
+            log warns. None and 0: messages are taken until there is no space.
         files: Stands in for the operating system's files, in tests.
         faults: Whether the store can be made to fail, for tests: `EmbeddedStore.faults`.
         brokers: How many there are, 1 to 256: each has a directory and a thread of its own, and topics can be bound to
@@ -60,7 +67,9 @@ def open_embedded(
         ConfigError: If an option has no such value.
         MissingExtraError: If SQLAlchemy is not installed.
     """
-    path, brokers = brokers_asked_for(path, brokers)
+    path, options = split_options(path)
+    brokers = _brokers(brokers, options)
+    min_free_bytes = _min_free_bytes(min_free_bytes, options)
     if not path:
         raise ConfigError("embedded: needs a directory, as in embedded:./data")
     if durability not in (DURABILITY_SYNCED, DURABILITY_WRITTEN):
@@ -78,8 +87,33 @@ def open_embedded(
 
         files = FaultyFiles()
     return EmbeddedStore(
-        path, durability, settings or TopicSettings(), group_sync, max_open_files, files or Files(), brokers
-    )
+        path, durability, settings or TopicSettings(), group_sync, max_open_files, min_free_bytes, files or Files(),
+        brokers,
+    )  # fmt: skip
+
+
+def _brokers(given: int | None, options: dict[str, str]) -> int | None:
+    """The option, from the call or the address."""
+    if unknown := options.keys() - {"brokers", "min_free_bytes"}:
+        raise ConfigError(
+            f"{shown(min(unknown))} is no option of a store's address: there are ?brokers=N and ?min_free_bytes=NUMBER"
+        )
+    told = f"?brokers={options['brokers']}" if "brokers" in options else ""
+    return brokers_asked_for(told, given)[1]
+
+
+def _min_free_bytes(given: int | None, options: dict[str, str]) -> int:
+    """The option, from the call or the address."""
+    text = options.get("min_free_bytes")
+    if text is None:
+        found: object = 0 if given is None else given
+    elif given is not None:
+        raise ConfigError("min_free_bytes is given twice: in the address, and beside it")
+    else:
+        found = int(text) if text.isascii() and text.isdigit() else text
+    if type(found) is not int or found < 0:
+        raise ConfigError(f"min_free_bytes is a number of bytes, 0 or more, not {shown(found)}")
+    return found
 
 
 class EmbeddedStore:
@@ -92,6 +126,7 @@ class EmbeddedStore:
         settings: TopicSettings,
         group_sync: str,
         max_open_files: int | None,
+        min_free_bytes: int,
         files: Files,
         brokers: int | None,
     ) -> None:
@@ -100,6 +135,7 @@ class EmbeddedStore:
         self._settings = settings
         self._group_sync = group_sync
         self._max_open_files = max_open_files
+        self._min_free_bytes = min_free_bytes
         self._files = files
         self._path = str(Path(path).absolute())
         self._stack: AsyncExitStack | None = None
@@ -160,8 +196,10 @@ class EmbeddedStore:
         """Open each part; its closing is entered first, because a part that was cut off may have taken something."""
         from kclient.htp.embedded.broker import EmbeddedBroker
         from kclient.htp.embedded.brokers import EmbeddedBrokers
+        from kclient.htp.embedded.ends import EndsSocket
         from kclient.htp.embedded.manager import SqliteManager
         from kclient.htp.embedded.shared import SharedByBrokers
+        from kclient.htp.embedded.watermark import Watermark
 
         directory = DataDirectory(self.path, self._files, self._brokers)
         stack.callback(directory.close)
@@ -181,7 +219,10 @@ class EmbeddedStore:
         stack.push_async_callback(manager.aclose)
         await manager.start()
         await self._check_enough(manager, len(names))
-        shared = SharedByBrokers(self._files, self._max_open_files)
+        watermark = Watermark(self._files, self.path, self._min_free_bytes)
+        stack.push_async_callback(thread_to_the_end, watermark.stop)
+        await thread_to_the_end(watermark.start)
+        shared = SharedByBrokers(self._files, self._max_open_files, watermark)
         stack.callback(shared.close)
         known, last = await manager.incarnations()
         for shard in directory.shards:
@@ -198,9 +239,17 @@ class EmbeddedStore:
             stack.push_async_callback(broker.aclose)
             await broker.begin(known, last)
             self._shards.append(broker)
+        ends = EndsSocket(directory.shards[0].path, self._ends)
+        directory.on_fork = ends.abandon
+        stack.push_async_callback(thread_to_the_end, ends.stop)
+        ends.start()
         if len(names) == 1:
             return manager, self._shards[0]
         return manager, EmbeddedBrokers(dict(zip(names, self._shards, strict=True)))
+
+    def _ends(self) -> Ends:
+        """Where the logs of all shards end that may be written to."""
+        return {incarnation: end for shard in self._shards for incarnation, end in shard.ends().items()}
 
     async def _check_enough(self, manager: SqliteManager, number: int) -> None:
         try:

@@ -38,6 +38,7 @@ from kclient.htp.rows import check_opening
 
 if TYPE_CHECKING:
     from kclient.errors import KafkaError
+    from kclient.htp.embedded.ends import Ends
     from kclient.htp.embedded.files import Files
     from kclient.htp.embedded.manager import SqliteManager
     from kclient.htp.embedded.shard import Shard
@@ -95,8 +96,9 @@ class EmbeddedBroker:
         self._checkpoints = SyncCheckpoints(manager, shard.name, files)
         self._leftovers = Leftovers(shard, self._checkpoints, files, self._syncer.chore)
         self._services = Services(
-            shared.open_files, self._syncer, durability, self._checkpoints.write_soon, commits.want, shared.indexes
-        )
+            shared.open_files, self._syncer, durability, self._checkpoints.write_soon, commits.want, shared.indexes,
+            shared.watermark,
+        )  # fmt: skip
         self._held: dict[int, EmbeddedTopic] = {}
         """What is open, by incarnation."""
         self._newest: dict[Topic, Place] = {}
@@ -142,6 +144,10 @@ class EmbeddedBroker:
             self._syncer.start()
         except OSError as error:
             raise StorageError(f"{self._shard.topics_path} cannot be opened: {error}") from error
+
+    def ends(self) -> Ends:
+        """Where the logs end that may be written to; called in the event loop."""
+        return {incarnation: topic.use().written_end for incarnation, topic in self._held.items()}
 
     async def aclose(self) -> None:
         """Sync everything, write checkpoints and indexes, and end the thread. The manager must still be open."""

@@ -80,6 +80,10 @@ class DataDirectory:
         self._taking = threading.Lock()
         """Held while locks are taken or given up."""
         self._closed = False
+        self.found_format: int = FORMAT
+        """The format in which `open` found the directory; it has made that of this version of it."""
+        self.on_fork: Callable[[], object] | None = None
+        """Called in a forked child, which does not own the directory."""
 
     def open(self) -> None:
         """Create or check the directory, and lock its shards: the first one keeps every other owner out.
@@ -138,6 +142,8 @@ class DataDirectory:
         _held.discard(self)
         for shard in self.shards:
             shard.abandon()
+        if self.on_fork is not None:
+            self.on_fork()
 
     def _missing(self) -> list[str]:
         path = Path(self.path)
@@ -169,6 +175,7 @@ class DataDirectory:
                 f"{self.path} is written in format {version}; this version of kclient knows formats up to {FORMAT}: "
                 "use a newer one (pip install --upgrade htp-kclient)"
             )
+        self.found_format = version
         while version < FORMAT:
             MIGRATIONS[version](self._files, self.path)
             version += 1

@@ -23,6 +23,7 @@ from functools import cache
 from pathlib import Path
 
 from kclient.htp.embedded.buffers import ReadBuffers
+from kclient.htp.embedded.space import space_in
 from kclient.types import Buffer
 
 _MAX_BUFFERS = 1024
@@ -107,6 +108,10 @@ class Files:
         except OSError:  # not as flat as a topic's directory is
             with contextlib.suppress(FileNotFoundError):
                 shutil.rmtree(path)
+
+    def free_bytes(self, directory: str) -> int:
+        """Bytes that may still be written in a directory, as far as its file system says so; very many if not."""
+        return space_in(directory)
 
     def open_directory(self, path: str) -> int:
         """Open a directory, to sync it or its file system."""

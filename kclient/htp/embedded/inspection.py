@@ -5,7 +5,6 @@ Nothing is changed, so it serves for copies on media that cannot be written to a
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import tempfile
@@ -19,18 +18,18 @@ from sqlalchemy.exc import DatabaseError
 
 from kclient.htp.brokers import FIRST_BROKER
 from kclient.htp.embedded.checkpoints import checkpoint_key
-from kclient.htp.embedded.directory import FORMAT, SHARD, is_data_directory
 from kclient.htp.embedded.index import SegmentIndex
+from kclient.htp.embedded.listing import StoredMessage, stored_messages
 from kclient.htp.embedded.reading import scan
 from kclient.htp.embedded.recovery import SET_ASIDE, SyncCheckpoint
 from kclient.htp.embedded.segment import Segment, base_of
 from kclient.htp.embedded.shard import Shard, called, topic_directory
+from kclient.htp.embedded.sharing import check_data_directory, locks_shared, shards_of
 from kclient.htp.embedded.tables import bindings, counter, entries, topic_infos, topics
-from kclient.htp.errors import FormatVersionError, LockedError, StorageError, UnknownFramingError
+from kclient.htp.errors import StorageError, UnknownFramingError
 from kclient.htp.findings import Finding, error, note
 from kclient.htp.framings import find_framing
 from kclient.htp.port import Framing, Place
-from kclient.htp.rows import parse_object, whole
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -78,9 +77,8 @@ class Inspection:
 
     def __enter__(self) -> Self:
         try:
-            self._check_format()
-            for shard in self._shards():
-                self._lock(shard)
+            check_data_directory(self.path)
+            self._opened.enter_context(locks_shared(self.path))
             self._open_manager()
         except BaseException:
             self._opened.close()
@@ -91,40 +89,6 @@ class Inspection:
         self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._opened.close()
-
-    def _check_format(self) -> None:
-        if not is_data_directory(self.path):
-            raise FormatVersionError(f"{self.path} is not a data directory of kclient: it has no format.json")
-        try:
-            version = whole(parse_object(Path(self.path, "format.json").read_bytes())["format"], 1)
-        except (ValueError, KeyError) as raised:
-            raise FormatVersionError(
-                f"{self.path}/format.json is damaged: restore it from a backup ({raised})"
-            ) from raised
-        if version > FORMAT:
-            raise FormatVersionError(
-                f"{self.path} is written in format {version}; this version of kclient knows formats up to {FORMAT}"
-            )
-
-    def _shards(self) -> list[str]:
-        return [name for name in _names(self.path) if SHARD.fullmatch(name)]
-
-    def _lock(self, shard: str) -> None:
-        """Share the lock with others that only look: whoever would write waits for us, or has it already."""
-        try:
-            fd = os.open(f"{self.path}/{shard}/lock", os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:  # a copy may lack it
-            return
-        self._opened.callback(os.close, fd)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            text = os.read(fd, 100).decode(errors="replace").strip()
-            owner = int(text) if text.isdigit() else None
-            who = "another process" if owner is None else f"process {owner}"
-            raise LockedError(
-                f"{self.path}/{shard} is in use by {who}: stop it there, or look at a backup", owner=owner
-            ) from None
 
     # What the manager says
 
@@ -169,7 +133,7 @@ class Inspection:
 
     def directories(self) -> Iterator[Finding]:
         """Directories of messages that the manager knows nothing of, and what deletions have left."""
-        for shard in self._shards():
+        for shard in shards_of(self.path):
             folder = f"{self.path}/{shard}/topics"
             for name in _names(folder):
                 number, where = Shard.incarnation_of(name), f"{shard}/topics/{name}"
@@ -182,6 +146,30 @@ class Inspection:
                 elif number not in self.places:
                     yield note(where, "holds messages of no topic: the next start sets it aside")
 
+    def messages(self, place: Place) -> Iterator[StoredMessage]:
+        """The messages of a topic at a broker, one by one; where its checkpoint is damaged, as if there were none.
+
+        Raises:
+            UnknownFramingError: Nobody knows how they are framed.
+            OSError: A file cannot be read.
+        """
+        checkpoint = self._checkpoint_of(place) or SyncCheckpoint()
+        return stored_messages(self._directory_of(place), find_framing(checkpoint.framing or self._framing), checkpoint)
+
+    def framing_of(self, place: Place) -> str:
+        """The name of the framing of a topic's messages; that which was given to this, if nothing says so."""
+        checkpoint = self._checkpoint_of(place)
+        return (None if checkpoint is None else checkpoint.framing) or self._framing
+
+    def _checkpoint_of(self, place: Place) -> SyncCheckpoint | None:
+        row = self._value(checkpoint_key(place.broker or FIRST_BROKER, place.incarnation))
+        with suppress(ValueError):
+            return None if row is None else SyncCheckpoint.decode(row)
+        return None
+
+    def _directory_of(self, place: Place) -> str:
+        return f"{self.path}/{place.broker or FIRST_BROKER}/topics/{topic_directory(place)}"
+
     def topic(self, place: Place, progress: Callable[[int], object]) -> TopicReport:
         """Read all messages of a topic at a broker.
 
@@ -190,7 +178,7 @@ class Inspection:
             progress: Is told of bytes that were read.
         """
         shard, where = place.broker or FIRST_BROKER, called(place)
-        directory = f"{self.path}/{shard}/topics/{topic_directory(place)}"
+        directory = self._directory_of(place)
         row = self._value(checkpoint_key(shard, place.incarnation))
         try:
             checkpoint = SyncCheckpoint() if row is None else SyncCheckpoint.decode(row)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import anyio.to_thread
 
 from kclient.concurrency import thread_to_the_end
+from kclient.htp.embedded.links import remove_left_behind
 from kclient.htp.errors import StorageError
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class Leftovers:
                     f"{path} holds messages of a topic that {self._shard.data_path}/mgr has never heard of: "
                     "was it replaced by an older one? Restore both from one backup"
                 )
+        self._chore(partial(remove_left_behind, self._shard.path))
         unknown = {path: number for path, number in found.items() if number is not None and number not in known}
         await self._forget(unknown.values())  # first: later nobody would find them
         await self._set_aside(list(unknown))

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from kclient.htp.appending import inspect_all
 from kclient.htp.embedded.cutting import cut, discard
+from kclient.htp.embedded.ends import LogEnd
 from kclient.htp.embedded.log_reader import LogReader
 from kclient.htp.embedded.pulling import Cursors
 from kclient.htp.embedded.recovery import Recovered, SyncCheckpoint, sweep_set_aside
@@ -86,6 +87,7 @@ class TopicLog:
         """Whether there is something that the last checkpoint does not cover."""
         self.services = services
         self._files = services.open_files.files
+        self._watermark = services.watermark
         self._wait_for_sync = services.durability == DURABILITY_SYNCED
         self._segments = recovered.segments  # always this list: the reader has it, too
         if not recovered.appendable:
@@ -134,6 +136,12 @@ class TopicLog:
             return self._synced
         active = self._segments[-1]
         return LogPlace(self.next, active, active.size)
+
+    @property
+    def written_end(self) -> LogEnd:
+        """Where it ends, with what is not synced yet."""
+        active = self._segments[-1]
+        return LogEnd(active.base, active.size)
 
     @property
     def end(self) -> int:
@@ -185,6 +193,8 @@ class TopicLog:
         """Append all or none; the ticket tells when they are synced. None if that has to wait for room."""
         if self.paused:
             return None
+        if self._watermark.low:
+            raise self._watermark.refusal(self.name)
         infos = inspect_all(self.name, self.framing, messages, self.next, dense=self.settings.dense)
         length = infos[0].length if len(infos) == 1 else sum(info.length for info in infos)
         try:

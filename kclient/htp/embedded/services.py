@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from kclient.htp.embedded.recovery import SyncCheckpoint
     from kclient.htp.embedded.segment import Segment
     from kclient.htp.embedded.syncer import Syncer, SyncPlan
+    from kclient.htp.embedded.watermark import Watermark
 
 
 class SyncedLog(Protocol):
@@ -46,6 +47,8 @@ class Services:
     """Has the plan of a log carried out, soon: many appends in one turn of the event loop are one plan."""
     indexes: IndexMemory
     """Where the indexes of segments count."""
+    watermark: Watermark
+    """Whether there is space for messages."""
 
 
 class LogPlace(NamedTuple):

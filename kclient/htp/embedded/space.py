@@ -41,8 +41,13 @@ def opening_error(path: str, error: BaseException, reason: str) -> StorageError:
 
 def space_left(path: str) -> int:
     """Bytes that may still be written beside a file, as far as the file system says so; very many if it does not."""
+    return space_in(os.path.dirname(path))  # noqa: PTH120
+
+
+def space_in(directory: str) -> int:
+    """Bytes that may still be written in a directory, as far as the file system says so; very many if it does not."""
     try:
-        found = os.statvfs(os.path.dirname(path))  # noqa: PTH120
+        found = os.statvfs(directory)
     except OSError:
         return sys.maxsize
     return found.f_bavail * found.f_frsize if found.f_blocks else sys.maxsize

@@ -144,7 +144,7 @@ class PowerCutFiles(Files):
             path = present.get(number)
             if path is not None and os.path.isdir(path):
                 if name == "mgr":
-                    shutil.copytree(path, f"{target}/{name}", ignore=shutil.ignore_patterns("*-shm"))
+                    shutil.copytree(path, f"{target}/{name}", ignore=shutil.ignore_patterns("*-shm", "*.sock"))
                     continue
                 os.mkdir(f"{target}/{name}")
                 now = {each: self._number(f"{path}/{each}") for each in os.listdir(path)}
@@ -191,6 +191,8 @@ class FailingFiles(Files):
         self.on_create: Callable[[str], object] | None = None
         self.space: int | None = None
         """Bytes that may still be written, if there is a limit."""
+        self.free: int | None = None
+        """What the disk says is free, if that is another number than the truth."""
         self.synced: list[tuple[int, SyncPoint]] = []
         """Inode and point of each sync, also of those that failed."""
         self.cold = False
@@ -200,6 +202,9 @@ class FailingFiles(Files):
         if create and self.on_create is not None:
             self.on_create(path)
         return super().open(path, create=create)
+
+    def free_bytes(self, directory: str) -> int:
+        return super().free_bytes(directory) if self.free is None else self.free
 
     def write(self, fd: int, buffers: Sequence[Buffer], position: int) -> None:
         data = b"".join(buffers)

@@ -59,7 +59,7 @@ async def filled(data: Path, *, killed: bool) -> Path:
         for number in range(COUNT):
             await send(store, number)
         if killed:
-            shutil.copytree(data / "data", data / "killed", ignore=shutil.ignore_patterns("*-shm"))
+            shutil.copytree(data / "data", data / "killed", ignore=shutil.ignore_patterns("*-shm", "*.sock"))
     (file,) = (data / ("killed" if killed else "data") / "brk-0" / "topics").glob("*/*.log")
     assert file.stat().st_size == COUNT * ONE
     return file
@@ -127,7 +127,7 @@ async def test_whole_messages_behind_damage_are_kept(
     for _ in range(2):  # the second time, the process had been killed before it had written down what it had found
         lost = tmp_path / "again"
         shutil.rmtree(lost, ignore_errors=True)
-        shutil.copytree(store_of(file), lost)
+        shutil.copytree(store_of(file), lost, ignore=shutil.ignore_patterns("*.sock"))
         caplog.clear()
         async with opened(lost) as store:
             assert (await store.broker.status(TOPIC))[:3] == (0, number, COUNT)
@@ -275,7 +275,7 @@ async def test_a_segment_that_lacks_messages_is_told(
         for each in range(COUNT):
             await send(store, each)
         await store.manager.commit({})  # the checkpoints of before are written by now
-        shutil.copytree(tmp_path / "data", tmp_path / "killed", ignore=shutil.ignore_patterns("*-shm"))
+        shutil.copytree(tmp_path / "data", tmp_path / "killed", ignore=shutil.ignore_patterns("*-shm", "*.sock"))
     data = tmp_path / ("killed" if killed else "data")
     file = sorted(data.glob("brk-0/topics/*/*.log"))[number]
     if rest is None:

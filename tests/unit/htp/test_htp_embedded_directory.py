@@ -361,7 +361,7 @@ async def test_a_missing_file_is_no_empty_topic(data: Path, killed: bool, segmen
             await store.broker.roll(TOPIC)
             await send(store, 3, 3)
         await store.manager.commit({})  # what came before it is written by now
-        shutil.copytree(data, data.parent / "killed", ignore=shutil.ignore_patterns("*-shm"))
+        shutil.copytree(data, data.parent / "killed", ignore=shutil.ignore_patterns("*-shm", "*.sock"))
     if killed:
         data = data.parent / "killed"
     file = max(topic_folder(data).glob("*.log"))
@@ -386,7 +386,7 @@ async def test_a_directory_without_files_is_no_empty_topic(data: Path, killed: b
         await send(store, 0, 3)
         await store.broker.roll(TOPIC)
         await store.manager.commit({})
-        shutil.copytree(data, data.parent / "killed", ignore=shutil.ignore_patterns("*-shm"))
+        shutil.copytree(data, data.parent / "killed", ignore=shutil.ignore_patterns("*-shm", "*.sock"))
     if killed:
         data = data.parent / "killed"
     (file,) = topic_folder(data).glob("*.log")
@@ -403,7 +403,7 @@ async def test_a_missing_directory_is_no_empty_topic(data: Path) -> None:
         await prepare(store)
         await send(store, 0, 3)
         await (await store.broker.send(OTHER, [message(0, b"other")])).synced()
-        shutil.copytree(data, data.parent / "killed", ignore=shutil.ignore_patterns("*-shm"))
+        shutil.copytree(data, data.parent / "killed", ignore=shutil.ignore_patterns("*-shm", "*.sock"))
     data = data.parent / "killed"
     folder = topic_folder(data)
     shutil.rmtree(folder)
@@ -599,7 +599,7 @@ async def test_recovery_begins_at_the_last_checkpoint(data: Path, monkeypatch: p
         await send(store, 0, 25)
         await anyio.to_thread.run_sync(chores_done(store).wait)
         await scan_all(store.manager, "")  # whatever was to be written before it, was
-        shutil.copytree(data, data.parent / "killed", ignore=shutil.ignore_patterns("*-shm"))
+        shutil.copytree(data, data.parent / "killed", ignore=shutil.ignore_patterns("*-shm", "*.sock"))
     data = data.parent / "killed"
     async with opening(data) as store:
         checkpoints = [json.loads(unsealed(each.value)) for each in (await scan_all(store.manager, "brk/")).values()]

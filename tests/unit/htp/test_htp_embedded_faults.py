@@ -210,12 +210,12 @@ async def test_the_log_does_not_grow_past_a_segment_that_could_not_be_removed(
             await store.broker.open(TOPIC, FRAMING, next_position=10)
         assert await visible(store) == [b"good"] * 2
         if killed:
-            shutil.copytree(tmp_path / "data", tmp_path / "copy")
+            shutil.copytree(tmp_path / "data", tmp_path / "copy", ignore=shutil.ignore_patterns("*.sock"))
         files.remove = remove  # type: ignore[method-assign]
         for number in range(2, 6):
             await send(store, number, b"good")
         if not killed:
-            shutil.copytree(tmp_path / "data", tmp_path / "copy")
+            shutil.copytree(tmp_path / "data", tmp_path / "copy", ignore=shutil.ignore_patterns("*.sock"))
     for name, count in (("data", 6), ("copy", 2 if killed else 6)):
         async with named_store(f"embedded:{tmp_path / name}", settings=layout) as store:
             await store.broker.open(TOPIC, FRAMING)
@@ -337,7 +337,7 @@ async def test_a_trim_that_could_not_be_recorded_is_none(
             with pytest.raises(StorageFullError):
                 await store.broker.trim(TOPIC, 5)
         await store.manager.get([])  # what was submitted is done
-        shutil.copytree(tmp_path / "data", tmp_path / "killed", ignore=shutil.ignore_patterns("*-shm"))
+        shutil.copytree(tmp_path / "data", tmp_path / "killed", ignore=shutil.ignore_patterns("*-shm", "*.sock"))
         if again:
             assert await store.broker.trim(TOPIC, 2) == 2
     for name, start in (("killed", 0), ("data", 2 if again else 0)):
@@ -372,7 +372,7 @@ async def test_a_gap_that_could_not_be_recorded_is_none(
         with monkeypatch.context() as patch:  # as if the process died before any other checkpoint
             patch.setattr(store.manager, "commit_soon", lambda _writes, _done: None)
             await send(store, 100, b"z")
-        shutil.copytree(tmp_path / "data", tmp_path / "copy")
+        shutil.copytree(tmp_path / "data", tmp_path / "copy", ignore=shutil.ignore_patterns("*.sock"))
     async with named_store(f"embedded:{tmp_path / 'copy'}") as store:
         await store.broker.open(TOPIC, FRAMING, epoch=3)
         assert await visible(store) == [b"a", b"b", *([b"c"] if epoch == 1 else []), b"z"]

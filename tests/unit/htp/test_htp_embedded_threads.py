@@ -860,7 +860,7 @@ async def test_the_database_has_its_space_from_the_start(tmp_path: Path) -> None
         for number in range(40):  # 16 MB in all: it begins anew before it has grown
             await store.manager.commit({"key": bytes([number]) * 400_000})
         assert log.stat().st_size == taken.st_size
-        shutil.copytree(tmp_path / "data", tmp_path / "killed", ignore=shutil.ignore_patterns("*-shm"))
+        shutil.copytree(tmp_path / "data", tmp_path / "killed", ignore=shutil.ignore_patterns("*-shm", "*.sock"))
     async with named_store(f"embedded:{tmp_path / 'killed'}") as store:
         assert (await store.manager.get(["key"]))["key"].value == bytes([39]) * 400_000
 

@@ -1,0 +1,55 @@
+"""The store that a gateway serves: opened by it, or given to it."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, Final, cast
+
+from kclient.arguments import shown
+from kclient.errors import ConfigError
+from kclient.htp import open_store
+from kclient.htp.port import Store
+
+MIN_FREE_BYTES: Final = "log.dir.min.free.bytes"
+"""The setting of the gateway."""
+
+
+def own_store(htp: str, durability: str, brokers: int | None, min_free_bytes: int) -> Store:
+    """The store that an address names, to be opened by the gateway.
+
+    Args:
+        htp: The address.
+        durability: `synced` or `written`.
+        brokers: How many the store is to have; None for as many as before.
+        min_free_bytes: What the gateway's setting says; 0 for nothing.
+
+    Raises:
+        ConfigError: The address or an option is wrong, or the store does not take it.
+        NotYetSupportedError: The store is not there yet.
+    """
+    options: dict[str, Any] = {} if brokers is None else {"brokers": brokers}
+    if min_free_bytes:
+        if not htp.startswith("embedded:"):
+            raise ConfigError(f"{MIN_FREE_BYTES} is for embedded: stores; {shown(htp)} takes no such option")
+        options["min_free_bytes"] = min_free_bytes
+    return open_store(htp, durability=durability, **options)
+
+
+def opened_elsewhere(htp: object, durability: str, brokers: int | None, min_free_bytes: int) -> Store:
+    """The store that was given, which whoever made it opens and closes.
+
+    Raises:
+        TypeError: It is none.
+        ConfigError: Something was set that belongs to the store.
+    """
+    # looked up statically: a store that is not open yet refuses to give its parts
+    if any(inspect.getattr_static(htp, part, None) is None for part in ("manager", "broker")):
+        raise TypeError(f"htp is an address such as 'embedded:./data', or a Store, not {type(htp).__name__}")
+    for name, given in (("durability", durability != "synced"), ("brokers", brokers is not None)):
+        if given:
+            raise ConfigError(f"{name} belongs to the store: give it to open_store, where this one was opened")
+    if min_free_bytes:
+        raise ConfigError(
+            f"{MIN_FREE_BYTES} belongs to the store: give min_free_bytes to open_store, where this one was opened"
+        )
+    return cast("Store", htp)
