@@ -146,7 +146,7 @@ async def assemble(
         resolve=partial(TopicConfig.resolve, config),
         num_partitions=config.live_int("num.partitions"), replication_factor=replication_factor,
     )  # fmt: skip
-    store = partition_store(manager, broker, lease, clock.wall_ms)
+    store = partition_store(manager, broker, lease, clock.wall_ms, clock.now)
     partitions = PartitionTable(
         topics,
         manager=manager, store=store, lease=lease, leadership=leadership, clock=clock, producers=producers,
