@@ -140,7 +140,8 @@ __all__ = [
 # only when an address names one; HTP, which knows nothing of Kafka, finds these framings by their names.
 _connectors["memory"] = _connectors["embedded"] = "kclient.inprocess:connect"
 _framings["kafka.record-batch.v2"] = "kclient.records:RecordBatchFraming"
-_framings["kclient.envelope.v1"] = "kclient.gateway.extents.encoding:EnvelopeFraming"
+_framings["kclient.envelope.v3"] = "kclient.gateway.extents.encoding:EnvelopeFraming"
+_framings["kclient.envelope.v3.ordinals"] = "kclient.gateway.virtual.envelopes:OrdinalsInEnvelopes"
 _framings["kclient.contract.v1"] = "kclient.htp.contract.messages:ContractFraming"
 _framings["kclient.envelope.v2"] = "kclient.gateway.virtual.envelopes:OrdinalFraming"
 

@@ -209,7 +209,7 @@ def store_verify(
     return verify(directory)
 
 
-@store_app.command("upgrade", cls=_Command)
+@store_app.command("upgrade", cls=Command)
 def store_upgrade(
     directory: Annotated[str, typer.Argument(metavar="DIR", help="The data directory, which no gateway uses.")],
 ) -> int:
@@ -222,7 +222,7 @@ def store_upgrade(
     return upgrade(directory)
 
 
-@store_app.command("backup", cls=_Command)
+@store_app.command("backup", cls=Command)
 def store_backup(
     directory: Annotated[str, typer.Argument(metavar="DIR", help="The data directory; a gateway may use it.")],
     target: Annotated[str, typer.Argument(metavar="TO", help="Where to: a directory that is empty, or new.")],
@@ -237,7 +237,7 @@ def store_backup(
     return backup(directory, target)
 
 
-@store_app.command("restore", cls=_Command)
+@store_app.command("restore", cls=Command)
 def store_restore(
     source: Annotated[str, typer.Argument(metavar="FROM", help="A backup; nothing in it is changed.")],
     directory: Annotated[str, typer.Argument(metavar="DIR", help="The data directory: empty, or new.")],
@@ -248,7 +248,7 @@ def store_restore(
     return restore(source, directory)
 
 
-@store_app.command("dump", cls=_Command)
+@store_app.command("dump", cls=Command)
 def store_dump(
     directory: Annotated[
         str, typer.Argument(metavar="DIR", help="The data directory, which no gateway uses; nothing in it is changed.")

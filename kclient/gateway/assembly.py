@@ -149,8 +149,8 @@ async def assemble(
         num_partitions=config.live_int("num.partitions"), replication_factor=replication_factor,
     )  # fmt: skip
     store = PartitionStores(
-        partition_store(manager, broker, lease, clock.wall_ms),
-        shared_store(manager, broker, lease, memory, clock.wall_ms, spawn),
+        partition_store(manager, broker, lease, clock.wall_ms, clock.now),
+        shared_store(manager, broker, lease, memory, clock, spawn),
     )
     partitions = PartitionTable(
         topics,

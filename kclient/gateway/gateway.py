@@ -29,7 +29,7 @@ from kclient.gateway.ownership import LeaseKeeper
 from kclient.gateway.stores import MIN_FREE_BYTES, opened_elsewhere, own_store
 from kclient.gateway.unit_epochs import UnitEpochs
 from kclient.htp.errors import HtpError
-from kclient.htp.port import CAP_EXCLUSIVE, Store
+from kclient.htp.port import CAP_EXCLUSIVE, CAP_FENCED_SENDS, Store
 from kclient.memory_ledger import MemoryPart, process_memory
 from kclient.net.address import Address, parse_address
 from kclient.net.connection_limits import ConnectionQuota
@@ -387,7 +387,8 @@ class Gateway:
         manager, broker = self._store.manager, self._store.broker
         node_id = self._config.get_int("node.id")
         cluster_id = await cluster_id_of(manager)
-        lease = self._lease = LeaseKeeper(manager, node_id, exclusive=CAP_EXCLUSIVE in broker.capabilities)
+        exclusive, fenced = (each in broker.capabilities for each in (CAP_EXCLUSIVE, CAP_FENCED_SENDS))
+        lease = self._lease = LeaseKeeper(manager, node_id, exclusive=exclusive, fenced=fenced)
         held = await lease.take()
         identity = Identity(node_id, cluster_id, held.current.epoch)
         # to start may take longer than the lease lasts

@@ -156,11 +156,13 @@ class _TopicPerPartition(ABC):
 
     async def delete(self, manager: Manager, broker: Broker, topic: str, *, lease: Lease, epoch: int) -> None:
         """Remove a topic's places and all messages in them; what is not there any more is no error."""
+        places: list[Place] = []
         with suppress(UnknownDomainError):
             places = await self._existing(manager, topic)
-            await manager.commit({}, lease=lease)  # still held, so none of these places is a successor's
-            await broker.delete(places, epoch=epoch)
-            await self._forget(manager, topic, places, lease)
+        await manager.commit({}, lease=lease)  # still held, so none of these places is a successor's
+        await broker.delete(places, epoch=epoch)
+        with suppress(UnknownDomainError):
+            await self._forget(manager, topic, places, lease)  # also where a store tells of it too late
 
     @abstractmethod
     async def _forget(self, manager: Manager, topic: str, places: Sequence[Place], lease: Lease) -> None:

@@ -7,6 +7,8 @@ only be found out by watching it (`kclient.htp.leases`).
 from __future__ import annotations
 
 import logging
+import math
+import secrets
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -28,6 +30,8 @@ LEASE_S: Final = 30.0
 """Seconds that a lease lasts; it is renewed three times in them."""
 _HOLDER: Final = "node-"
 """What the name of a holder begins with; the gateway's number follows."""
+_RUN: Final = "/"
+"""What comes before the name of one run of a gateway, where each has a lease of its own."""
 _GIVE_BACK_S: Final = 1.0
 """Seconds that a store has to take a lease back."""
 
@@ -41,6 +45,10 @@ class HeldLease:
         self.current: Lease = taken
         """As it was taken, or renewed last."""
 
+    def give_up(self) -> None:
+        """It counts no more, before somebody else may have it."""
+        self.current = replace(self.current, expires=-math.inf)
+
 
 class LeaseKeeper:
     """A gateway's lease of its store: taken at the start, renewed meanwhile, given back at the end.
@@ -49,18 +57,20 @@ class LeaseKeeper:
         manager: The store's.
         node_id: The gateway's number.
         exclusive: Whether the store keeps other processes out by itself.
+        fenced: Whether the store refuses what is sent under an older epoch.
     """
 
-    def __init__(self, manager: Manager, node_id: int, *, exclusive: bool) -> None:
+    def __init__(self, manager: Manager, node_id: int, *, exclusive: bool, fenced: bool = True) -> None:
         self._manager = manager
         self._node_id = node_id
         self._exclusive = exclusive
+        self._fenced = fenced
         self._held: HeldLease | None = None
         """Until it is given back."""
 
     async def take(self) -> HeldLease:
         """Take the store over, see `take_store`; `renew` has to run from then on."""
-        self._held = HeldLease(await take_store(self._manager, self._node_id, LEASE_S))
+        self._held = HeldLease(await take_store(self._manager, self._node_id, LEASE_S, fenced=self._fenced))
         return self._held
 
     async def renew(self) -> None:
@@ -95,6 +105,7 @@ class LeaseKeeper:
             HtpError: The store does not take it; `give_back` tries once more.
         """
         if self._held is not None:
+            self._held.give_up()
             await self._manager.release(self._held.current)
             self._held = None
 
@@ -107,6 +118,7 @@ class LeaseKeeper:
         held, self._held = self._held, None
         if held is None:
             return
+        held.give_up()
         with suppress(StoreClosedError):  # by whoever opened it
             if await _give_store_back(self._manager, held.current) or failed:
                 return
@@ -119,7 +131,7 @@ def _tell_not_renewed(error: HtpError) -> None:
     logger.error("the lease could not be renewed, requests are refused when it ends: %s", error)
 
 
-async def take_store(manager: Manager, node_id: int, ttl: float) -> Lease:
+async def take_store(manager: Manager, node_id: int, ttl: float, *, fenced: bool = True) -> Lease:
     """Take the store over for a gateway of this number.
 
     After a crash a gateway of the same number has it back at once, and a second one of the same number fences the
@@ -127,13 +139,19 @@ async def take_store(manager: Manager, node_id: int, ttl: float) -> Lease:
     for so long that it has stopped; it is refused as soon as the first renews it. If this fails or is cancelled, the
     lease is given back.
 
+    A store that cannot fence keeps what the first one of the same number sends, so it is waited for as any other: an
+    older lease has ended, or was given back, before anything is done under the new one.
+
     Raises:
         LeaseHeldError: If a gateway of another number serves the store.
     """
     above = max([await _recorded_epoch(manager), *(each.epoch for each in await manager.leases(FIRST_LEASES))])
     holder = f"{_HOLDER}{node_id}"
+    if not fenced:
+        holder += f"{_RUN}{secrets.token_hex(8)}"  # a lease of its own, so that even its namesake waits
+    waiting = partial(_waiting, node_id, fenced=fenced)
     try:
-        lease = await acquire_when_over(manager, LEASE, holder, ttl, above=above, waiting=partial(_waiting, node_id))
+        lease = await acquire_when_over(manager, LEASE, holder, ttl, above=above, waiting=waiting)
     except LeaseHeldError as error:
         raise _refused(node_id, error) from error
     try:
@@ -163,11 +181,13 @@ async def _give_store_back(manager: Manager, lease: Lease) -> bool:
     return await to_the_end(release)
 
 
-def _waiting(node_id: int, lease: LeaseInfo, seconds: float) -> None:
+def _waiting(node_id: int, lease: LeaseInfo, seconds: float, *, fenced: bool) -> None:
+    number = _number(lease.holder)
     logger.warning(
         "the gateway with node.id=%s serves this store, or has crashed: this one (node.id=%d) has it if that one does "
-        "not renew its lease within %.0f s. One with node.id=%s may start at once",
-        _number(lease.holder), node_id, seconds, _number(lease.holder),
+        "not renew its lease within %.0f s. %s",
+        number, node_id, seconds,
+        f"One with node.id={number} may start at once" if fenced else "The store cannot fence, so every gateway waits",
     )  # fmt: skip
 
 
@@ -181,7 +201,7 @@ def _refused(node_id: int, error: LeaseHeldError) -> LeaseHeldError:
 
 
 def _number(holder: str) -> str:
-    return holder.removeprefix(_HOLDER)
+    return holder.removeprefix(_HOLDER).partition(_RUN)[0]
 
 
 async def _recorded_epoch(manager: Manager) -> int:

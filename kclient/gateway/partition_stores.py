@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 from kclient.gateway.extents import DirectStore, ExtentStore
 from kclient.gateway.mapping import is_shared
 from kclient.gateway.virtual import SharedPartition, SharedStore
-from kclient.gateway.virtual.envelopes import ORDINALS
-from kclient.htp.port import CAP_ORDINAL_POSITIONS
+from kclient.gateway.virtual.envelopes import ORDINALS, ordinals_with_epochs
+from kclient.htp.port import CAP_FENCED_SENDS, CAP_ORDINAL_POSITIONS
 
 if TYPE_CHECKING:
+    from kclient.gateway.clock import Clock
     from kclient.gateway.extents import PartitionStore
     from kclient.gateway.ownership import HeldLease
     from kclient.htp.port import Broker, Manager, OpenTopic, Place, TopicSettings
@@ -23,15 +24,18 @@ def shared_store(
     broker: Broker,
     lease: HeldLease,
     memory: MemoryPart,
-    wall_ms: Callable[[], int],
+    clock: Clock,
     spawn: Callable[..., object],
 ) -> SharedStore:
     """What suits a broker, for partitions that share their topic."""
+    wall_ms = clock.wall_ms
     ordinals: PartitionStore
     if CAP_ORDINAL_POSITIONS in broker.capabilities:
         ordinals = DirectStore(broker, ORDINALS.framing)
     else:
-        ordinals = ExtentStore(manager, broker, lease, wall_ms, lambda _: ORDINALS)
+        fenced = CAP_FENCED_SENDS in broker.capabilities
+        encoding = (lambda *_: ORDINALS) if fenced else ordinals_with_epochs
+        ordinals = ExtentStore(manager, broker, lease, wall_ms, encoding, clock.now)
     return SharedStore(ordinals, manager, lease, memory, wall_ms, spawn)
 
 

@@ -144,9 +144,7 @@ class RequestServer:
         self, request: ApiMessage, handler: Handler, context: RequestContext, connection: ServerConnection
     ) -> Answer:
         if self._lease.current.expires <= self._clock.now():
-            logger.error("%s: the gateway's lease has run out, the connection is closed", connection.peer)
-            connection.close()
-            return None
+            return self._lease_is_over(connection)
         try:
             begun = handler.begin(request, context)
         except (KafkaError, CloseConnectionError) as error:
@@ -230,7 +228,15 @@ class RequestServer:
             answer = await finish()
         except (KafkaError, CloseConnectionError) as error:
             return self._refused(handler, request, context, error, connection)
+        if answer is not None and self._lease.current.expires <= self._clock.now():  # what was read may be old by now
+            return self._lease_is_over(connection)
         return None if answer is None else _encoded(answer, context)
+
+    @staticmethod
+    def _lease_is_over(connection: ServerConnection) -> None:
+        """Another gateway may lead: nothing is answered."""
+        logger.error("%s: the gateway's lease has run out, the connection is closed", connection.peer)
+        connection.close()
 
 
 def _read_header(frame: memoryview) -> tuple[FrameHeader, int]:

@@ -1,8 +1,8 @@
 """Taking a partition over: its place is opened under an epoch, and its log learns what is stored there.
 
 The first time the log comes from its checkpoint. Later, when the outcome of an append was not known, the epoch is
-raised before: opening under it seals the old one, so what was sent under that is there then, or never will be. A store
-that cannot fence (without capability `fenced_sends`) may store it afterwards: such stores are not provided for yet.
+raised before: opening under it seals the old one, so what was sent under that is there then, or never counts. On a
+store that cannot fence (without capability `fenced_sends`) the partition store sees to it (`extents`).
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@
 - `kclient.htp.port`: the protocols `Manager`, `Broker` and `Framing` that a backend implements or is given.
 - `kclient.htp.errors`: what can go wrong.
 - `kclient.htp.contract`: the tests that any backend is certified by.
+- `kclient.htp.testing`: a simulated vendor's store, `simulated:NAME`.
 """
 
 from __future__ import annotations

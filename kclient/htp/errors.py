@@ -56,7 +56,7 @@ class OutcomeUnknownError(HtpError):
     They may be stored, and may still become stored until the topic is opened under a newer epoch. It is no
     `StorageError`, which says that they are not, and trying again may store them twice. Whoever sent them opens the
     topic under a newer epoch and reads to the end: what is there then is stored, and what is not there never will be
-    (capability `fenced_sends`).
+    (capability `fenced_sends`; without it, its reader has to know that it comes too late).
     """
 
 

@@ -21,6 +21,7 @@ ENTRY_POINTS = "kclient.htp"
 _BUILT_IN = {
     "memory": "kclient.htp.memory:open_memory",
     "embedded": "kclient.htp.embedded:open_embedded",
+    "simulated": "kclient.htp.testing:open_simulated",
 }
 _LATER = {
     "http": "mgr and brk nodes over HTTP",
@@ -34,11 +35,12 @@ def open_store(url: str, **options: Any) -> Store:
 
     Args:
         url: `memory:NAME` (shared by all in the process that use the name, until it is reset),
-            `embedded:DIRECTORY` (files and SQLite), or the scheme of an installed backend. `?brokers=N` at the end
-            of the first two says how many brokers there are to be; without it as many as before, at first one.
-            `embedded:` takes `?min_free_bytes=NUMBER`, too, alone or with `&` between the two.
-        options: Passed to the backend; `durability="synced"` or `"written"` is known to all, `brokers=N` to those two,
-            and `faults=True`, for tests, to those that can be made to fail (`kclient.htp.port.faults_of`).
+            `embedded:DIRECTORY` (files and SQLite), `simulated:NAME` (for tests: `kclient.htp.testing`), or the scheme
+            of an installed backend. `?brokers=N` at the end of these says how many brokers there are to be; without it
+            as many as before, at first one. `embedded:` takes `?min_free_bytes=NUMBER`, too, alone or with `&` between
+            the two.
+        options: Passed to the backend; `durability="synced"` or `"written"` is known to all, `brokers=N` to these
+            three, and `faults=True`, for tests, to those that can be made to fail (`kclient.htp.port.faults_of`).
 
     Raises:
         ConfigError: If nothing is known of the scheme, or an option is not known to the backend.

@@ -11,7 +11,8 @@ partition does it does with that, whatever is behind it:
   found again by reading, the list cannot: it has a row of its own, once there is more than one extent.
 
 What a message is to a partition, a batch or an envelope that names the partition around it, is its encoding
-(`encoding.py`).
+(`encoding.py`). On a store that cannot fence, envelopes tell epochs too, what starts one is a message (`epochs.py`),
+and the gateway's lease decides what may be said (`fencing.py`).
 """
 
 from kclient.gateway.extents.chunks import Chunk as Chunk
@@ -19,7 +20,9 @@ from kclient.gateway.extents.chunks import Chunks as Chunks
 from kclient.gateway.extents.encoding import BARE as BARE
 from kclient.gateway.extents.encoding import Encoding as Encoding
 from kclient.gateway.extents.encoding import Enveloped as Enveloped
+from kclient.gateway.extents.epochs import EpochStarts as EpochStarts
 from kclient.gateway.extents.extent import Extent as Extent
+from kclient.gateway.extents.fencing import LeaseGuard as LeaseGuard
 from kclient.gateway.extents.store import DirectStore as DirectStore
 from kclient.gateway.extents.store import ExtentStore as ExtentStore
 from kclient.gateway.extents.store import PartitionStore as PartitionStore
@@ -33,9 +36,11 @@ __all__ = [
     "DirectStore",
     "Encoding",
     "Enveloped",
+    "EpochStarts",
     "Extent",
     "ExtentStore",
     "ExtentTopic",
+    "LeaseGuard",
     "PartitionStore",
     "partition_store",
 ]

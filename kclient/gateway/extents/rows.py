@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from kclient.errors import IllegalStateError
 from kclient.gateway.extents.chunks import Chunk, Chunks
+from kclient.gateway.extents.epochs import EpochStarts
 from kclient.gateway.extents.extent import Extent, check
 from kclient.gateway.rows.extents import (
     ChunkRow,
@@ -16,6 +17,7 @@ from kclient.gateway.rows.extents import (
     ExtentRow,
     decode_chunks,
     decode_extents,
+    decode_starts,
     encode_chunks,
     encode_extents,
 )
@@ -49,8 +51,10 @@ class ExtentRows:
         self._chunks_key = chunks_key(topic_id, partition)
         self._version = 0
 
-    async def read(self, place: Place) -> list[Extent]:
-        """The extents of a partition, which is one at its own place unless another list was written.
+    async def read(self, place: Place) -> tuple[list[Extent], EpochStarts]:
+        """The extents of a partition, and where epochs start in the last.
+
+        It is one extent, at the partition's own place, unless another list was written.
 
         Raises:
             StorageError: The list is damaged: nobody else knows where the partition lies.
@@ -69,26 +73,27 @@ class ExtentRows:
                     f"{error}"
                 ) from error
         chunks = rows.get(self._chunks_key)
-        return found if chunks is None else self._with_chunks(found, chunks.value)
+        return (found, EpochStarts()) if chunks is None else self._with_chunks(found, chunks.value)
 
-    def _with_chunks(self, extents: list[Extent], row: bytes) -> list[Extent]:
+    def _with_chunks(self, extents: list[Extent], row: bytes) -> tuple[list[Extent], EpochStarts]:
         try:
             known = {(each.first, each.incarnation): each for each in decode_chunks(row)}
+            starts = EpochStarts(decode_starts(row))
         except ValueError as error:
             logger.error(
                 "%s cannot be read. What it said is looked for in the whole log instead; nothing has to be done (%s)",
                 self._chunks_key, error,
             )  # fmt: skip
-            return extents
+            return extents, EpochStarts()
         found = []
         for extent in extents:
             each = known.get((extent.first, extent.place.incarnation))
             if each is not None and _fits(each, extent):
                 extent = replace(extent, chunks=Chunks((Chunk(*chunk) for chunk in each.chunks), each.unit))
             found.append(extent)
-        return found
+        return found, starts
 
-    def chunks(self, extents: Sequence[Extent]) -> dict[str, bytes]:
+    def chunks(self, extents: Sequence[Extent], starts: EpochStarts) -> dict[str, bytes]:
         """The row of what is known of positions, to be written with others."""
         rows = [
             ChunksRow(
@@ -97,20 +102,20 @@ class ExtentRows:
             )
             for extent in extents
         ]  # fmt: skip
-        return {self._chunks_key: encode_chunks(rows)}
+        return {self._chunks_key: encode_chunks(rows, starts.all)}
 
-    async def write_chunks(self, extents: Sequence[Extent]) -> None:
+    async def write_chunks(self, extents: Sequence[Extent], starts: EpochStarts) -> None:
         """Write what is known of positions."""
-        await self._manager.commit(self.chunks(extents), lease=self._lease.current)
+        await self._manager.commit(self.chunks(extents, starts), lease=self._lease.current)
 
-    async def write_list(self, extents: Sequence[Extent]) -> None:
+    async def write_list(self, extents: Sequence[Extent], starts: EpochStarts) -> None:
         """Write another list of extents.
 
         Raises:
             ConflictError: Somebody else has written one since this was read.
         """
         self._version = await self._manager.commit(
-            {self._list_key: encode_extents(map(_row, extents)), **self.chunks(extents)},
+            {self._list_key: encode_extents(map(_row, extents)), **self.chunks(extents, starts)},
             {self._list_key: self._version},
             lease=self._lease.current,
         )

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
-from kclient.gateway.extents.encoding import BARE
+from kclient.errors import ConfigError
+from kclient.gateway.extents.encoding import BARE, Enveloped
+from kclient.gateway.extents.fencing import LeaseGuard
 from kclient.gateway.extents.rows import ExtentRows
 from kclient.gateway.extents.topic import ExtentTopic
 from kclient.htp.port import (
+    CAP_FENCED_SENDS,
     CAP_FIND_BY_TIMESTAMP,
     CAP_NOWAIT,
     CAP_ORDINAL_POSITIONS,
@@ -24,6 +28,10 @@ if TYPE_CHECKING:
 
 _CHUNK: Final = 220
 """About how many bytes of memory a chunk takes."""
+_START: Final = 130
+"""And the start of an epoch."""
+EncodingOf: TypeAlias = Callable[[bytes, int, int], "Encoding"]
+"""What a message is to a partition: by the id of its topic, its number, and the epoch of its leader."""
 
 
 class PartitionStore(Protocol):
@@ -133,7 +141,8 @@ class ExtentStore:
         broker: Keeps messages.
         lease: Under which rows are written.
         wall_ms: The time in milliseconds since the epoch.
-        encoding: What a message is, by the number of the partition; a batch if None.
+        encoding: What a message is; a batch if None. Where the store cannot fence, it has to tell epochs.
+        now: The monotonic clock by which the lease is reckoned, in seconds; the system's if None.
     """
 
     def __init__(
@@ -142,13 +151,18 @@ class ExtentStore:
         broker: Broker,
         lease: HeldLease,
         wall_ms: Callable[[], int],
-        encoding: Callable[[int], Encoding] | None = None,
+        encoding: EncodingOf | None = None,
+        now: Callable[[], float] | None = None,
     ) -> None:
         self._manager = manager
         self._broker = broker
         self._lease = lease
         self._wall_ms = wall_ms
-        self._encoding = encoding or (lambda _: BARE)
+        self._encoding = encoding or _bare
+        self._guard: LeaseGuard | None = None
+        """None where the store fences."""
+        if CAP_FENCED_SENDS not in broker.capabilities:
+            self._guard = LeaseGuard(lease, now or time.monotonic)
 
     @property
     def capabilities(self) -> frozenset[str]:
@@ -170,10 +184,11 @@ class ExtentStore:
     ) -> ExtentTopic:
         """The partition's extents as one topic."""
         rows = ExtentRows(self._manager, self._broker, self._lease, topic_id, partition)
+        extents, starts = await rows.read(place)
         opened = ExtentTopic(
-            place, epoch, await rows.read(place),
-            broker=self._broker, encoding=self._encoding(partition), settings=settings, next_offset=next_offset,
-            rows=rows, wall_ms=self._wall_ms,
+            place, epoch, extents,
+            broker=self._broker, encoding=self._encoding(topic_id, partition, epoch), settings=settings,
+            next_offset=next_offset, rows=rows, wall_ms=self._wall_ms, starts=starts, guard=self._guard,
         )  # fmt: skip
         await opened.open()
         return opened
@@ -190,13 +205,40 @@ class ExtentStore:
         """Nothing: all that it knows is in its rows."""
 
     def memory_of(self, opened: OpenTopic) -> int:
-        """Of its chunks."""
+        """Of its chunks, and where its epochs start."""
         assert isinstance(opened, ExtentTopic)
-        return _CHUNK * sum(len(extent.chunks.all) for extent in opened.extents)
+        return _CHUNK * sum(len(extent.chunks.all) for extent in opened.extents) + _START * len(opened.starts.all)
 
 
-def partition_store(manager: Manager, broker: Broker, lease: HeldLease, wall_ms: Callable[[], int]) -> PartitionStore:
-    """What suits a broker."""
-    if CAP_ORDINAL_POSITIONS in broker.capabilities:
+def _bare(topic_id: bytes, partition: int, epoch: int) -> Encoding:
+    return BARE
+
+
+def partition_store(
+    manager: Manager,
+    broker: Broker,
+    lease: HeldLease,
+    wall_ms: Callable[[], int],
+    now: Callable[[], float] | None = None,
+) -> PartitionStore:
+    """What suits a broker.
+
+    Args:
+        manager: Keeps what is known of positions.
+        broker: Keeps messages.
+        lease: Under which rows are written.
+        wall_ms: The time in milliseconds since the epoch.
+        now: The monotonic clock by which the lease is reckoned, in seconds; the system's if None.
+
+    Raises:
+        ConfigError: Positions are ordinals, and the store cannot fence: the start of an epoch has no ordinal.
+    """
+    fenced, ordinal = (each in broker.capabilities for each in (CAP_FENCED_SENDS, CAP_ORDINAL_POSITIONS))
+    if ordinal and not fenced:
+        raise ConfigError(
+            f"a store with capability {CAP_ORDINAL_POSITIONS!r} needs {CAP_FENCED_SENDS!r} too: without it, messages "
+            "are stored that have no offset. Its backend has to leave the first one out"
+        )
+    if ordinal:
         return DirectStore(broker)
-    return ExtentStore(manager, broker, lease, wall_ms)
+    return ExtentStore(manager, broker, lease, wall_ms, None if fenced else Enveloped, now)

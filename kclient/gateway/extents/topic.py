@@ -15,9 +15,12 @@ import anyio
 from kclient.errors import IllegalStateError
 from kclient.gateway.extents import extent as lists
 from kclient.gateway.extents.chunks import Chunks
+from kclient.gateway.extents.epochs import EpochStarts
+from kclient.gateway.extents.fencing import GuardedSent
 from kclient.gateway.recovery import behind_damage
 from kclient.htp.errors import (
     DamagedError,
+    FencedError,
     HtpError,
     OrderError,
     OutcomeUnknownError,
@@ -30,6 +33,7 @@ from kclient.htp.port import Found, Place, Pulled, SegmentInfo, Sent, TopicSetti
 if TYPE_CHECKING:
     from kclient.gateway.extents.encoding import Encoding, Stored
     from kclient.gateway.extents.extent import Extent
+    from kclient.gateway.extents.fencing import LeaseGuard
     from kclient.gateway.extents.rows import ExtentRows
     from kclient.htp.port import Broker, OpenTopic
     from kclient.types import Buffer
@@ -41,6 +45,10 @@ _NEAR: Final = 16
 """Positions that are read through rather than bisected."""
 _HINTS: Final = 64
 """Readers of a partition whose places are remembered."""
+_STARTS_SENT: Final = 10
+"""So often the start of an epoch is sent before opening is given up, and tried again later."""
+_PAUSE_S: Final = 0.05
+"""Seconds until it is looked for again, more each time."""
 
 
 def _base_offset(stored: Stored) -> int:
@@ -76,6 +84,9 @@ class ExtentTopic:
         next_offset: No offset below this is given, whatever is stored.
         rows: Keep the list of extents and the chunks.
         wall_ms: The time in milliseconds since the epoch.
+        starts: Where epochs start in the topic that is appended to, as far as it is known.
+        guard: Where the store cannot fence: the epoch is started with a message, which the encoding tells, and what the
+            store does is told on only while the guard says so.
     """
 
     def __init__(
@@ -90,6 +101,8 @@ class ExtentTopic:
         next_offset: int,
         rows: ExtentRows,
         wall_ms: Callable[[], int],
+        starts: EpochStarts | None = None,
+        guard: LeaseGuard | None = None,
     ) -> None:
         self.place: Place = place
         self.epoch: int = epoch
@@ -99,6 +112,9 @@ class ExtentTopic:
         self._settings = settings
         self._rows = rows
         self._wall_ms = wall_ms
+        self.starts: EpochStarts = starts or EpochStarts()
+        """Where epochs start in the topic that is appended to."""
+        self._guard = guard
         self._next = self._least = next_offset
         self._end = 0
         self._last: Sent | None = None
@@ -133,6 +149,26 @@ class ExtentTopic:
                 self._moved = True
         for extent in self.extents[:-1]:
             await self._measure(extent)
+        if self._guard is not None:
+            await self._start_epoch()
+
+    async def _start_epoch(self) -> None:
+        """Have what older epochs send from now on count no more: send the start of this one until it is seen.
+
+        Raises:
+            FencedError: A newer one has started.
+            StorageError: It is not seen; opening it again is right.
+        """
+        async with self._changing:
+            topic = await self._topic(self.extents[-1].place)
+            for tries in range(_STARTS_SENT):
+                with suppress(OutcomeUnknownError):  # twice does no harm
+                    await (await topic.send((self._encoding.epoch_start(self._wall_ms()),))).synced()
+                await self._find_end()
+                if self.starts.newest == self.epoch:
+                    return
+                await anyio.sleep(_PAUSE_S * tries)
+        raise StorageError(f"{self.place}: the start of epoch {self.epoch} was sent, and is not found there")
 
     async def _topic(self, place: Place) -> OpenTopic:
         found = self._opened.get(place)
@@ -163,6 +199,8 @@ class ExtentTopic:
         failures = self._failures
         async with self._changing:
             self._check_decided()
+            if self._guard is not None:
+                self._guard.check_send(self.place)
             if self._lost:
                 await self._find_end()
             framing = self._encoding.framing
@@ -181,9 +219,16 @@ class ExtentTopic:
                 raise StorageError(f"{self.place}: what was sent before could not be synced")
             self._lost = True  # unless it succeeds
             try:
-                self._last = sent = await topic.send(wrapped)
+                sent = await topic.send(wrapped)
+                if self._guard is not None:
+                    self._guard.check_stored(self.place)
+                    sent = GuardedSent(sent, self._guard, self.place)
+                self._last = sent
             except OutcomeUnknownError:
                 self._undecided = True
+                if self._guard is not None:  # whoever finds out has to read less, which takes long there
+                    with suppress(HtpError):
+                        await self._rows.write_chunks(self.extents, self.starts)
                 raise
             self._lost = False
             now_ms = self._wall_ms()
@@ -232,14 +277,18 @@ class ExtentTopic:
         extent = self.extents[-1]
         topic = await self._topic(extent.place)
         status = await topic.status()
-        if extent.chunks.forget_from(status.end):
+        forgotten = extent.chunks.forget_from(status.end), self.starts.forget_from(status.end)
+        if any(forgotten):
             self._outdated = True
         if self._outdated:  # else they could be taken for right when more has come
-            await self._rows.write_chunks(self.extents)
+            await self._rows.write_chunks(self.extents, self.starts)
             self._outdated = False
         last = extent.chunks.last
         measured = Chunks.starting_at(last.first, last.position, extent.chunks.unit)
-        self._end = await self._look_through(extent, measured, status.end, last.modified_ms)
+        end = await self._look_through(extent, measured, status.end, last.modified_ms)
+        if self._guard is not None and self.starts.newest > self.epoch:
+            raise FencedError(f"{self.place}: epoch {self.starts.newest} has started", epoch=self.starts.newest)
+        self._end = end
         extent.chunks.end_with(measured)  # at once: readers go by it
         self._next = self._least = max(self._end, self._least)
         self._lost = False
@@ -276,13 +325,36 @@ class ExtentTopic:
                 continue
             if not pulled.data:
                 return
+            if self._encoding.newest_start(pulled.data) > self._epoch_at(topic.place, pulled.first):
+                await self._learn_starts(topic, pulled)
             position = pulled.last + 1
-            yield position, list(self._encoding.batches(pulled.data))
+            yield position, self._batches(topic.place, pulled)
+
+    def _batches(self, place: Place, pulled: Pulled) -> list[Stored]:
+        """The partition's batches in what was pulled, but for what older epochs have left."""
+        return list(self._encoding.batches(pulled.data, self._epoch_at(place, pulled.first)))
+
+    def _epoch_at(self, place: Place, position: int) -> int:
+        return self.starts.at(position) if place == self.extents[-1].place else 0
+
+    async def _learn_starts(self, topic: OpenTopic, pulled: Pulled) -> None:
+        """Find out where exactly epochs start in what was pulled: others read from anywhere."""
+        position = pulled.first
+        while topic.place == self.extents[-1].place and position <= pulled.last:
+            one = await topic.pull(position, max_bytes=1, max_messages=1)
+            if not one.data:
+                return
+            started = self._encoding.newest_start(one.data)
+            if started > self.starts.at(one.first):
+                self.starts.add(started, one.first)
+                self._changed()
+            position = one.last + 1
 
     async def status(self) -> TopicStatus:
-        """Start, end, next offset and size; looks for the end anew."""
+        """Start, end, next offset and size; looks for the end anew, unless nothing was sent since."""
         async with self._changing:
-            await self._find_end()
+            if self._lost or self._last is not None:
+                await self._find_end()
             size = sum(extent.chunks.size for extent in self.extents)
             return TopicStatus(await self._start(), self._end, self._next, size)
 
@@ -301,7 +373,10 @@ class ExtentTopic:
 
     async def pull(self, position: int, *, max_bytes: int = 1 << 20, max_messages: int | None = None) -> Pulled:
         """The visible batches from an offset on."""
-        return await self._steadily(self._pull, position, max_bytes, max_messages)
+        found = await self._steadily(self._pull, position, max_bytes, max_messages)
+        if self._guard is not None:
+            self._guard.check_read(self.place)
+        return found
 
     async def _steadily(self, look: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> T:
         """Look again where something that was to be read was trimmed or replaced meanwhile."""
@@ -338,7 +413,7 @@ class ExtentTopic:
         at = await self._locate(extent, offset)
         while extent.end is None or at < extent.end:
             try:
-                pulled = await topic.pull(at, max_bytes=max_bytes, max_messages=max_messages)
+                pulled = await topic.pull(at, max_bytes=self._encoding.room(max_bytes), max_messages=max_messages)
             except DamagedError:
                 behind = await self._first_behind_damage(extent, at)
                 if behind is None or behind.base_offset > offset:  # that is what is damaged
@@ -348,13 +423,17 @@ class ExtentTopic:
             if not pulled.data:
                 return None
             at = pulled.last + 1
-            found = list(self._encoding.batches(pulled.data))
+            found = self._batches(extent.place, pulled)
             first = bisect_left(found, offset, key=_last_offset)
             until = len(found) if extent.next is None else bisect_left(found, extent.next, key=_base_offset)
             if first < until:
+                whole, size = until, sum(header.length for header, _ in found[first:until])
+                while size > max_bytes and until - first > 1:
+                    until -= 1
+                    size -= found[until][0].length
                 last = _last_offset(found[until - 1])
-                if until == len(found) and changes == self._changes:
-                    self._remember(last + 1, extent.place, at)
+                if whole == len(found) and changes == self._changes:
+                    self._remember(last + 1, extent.place, at if until == whole else pulled.first)
                 data = self._encoding.joined(pulled.data, found[:first], found[first:until])
                 return Pulled(data, _base_offset(found[first]), last)
         return None
@@ -412,7 +491,7 @@ class ExtentTopic:
             pulled = await topic.pull(position, max_bytes=1, max_messages=1)
             if not pulled.data:
                 return None
-            for header, _ in self._encoding.batches(pulled.data):
+            for header, _ in self._batches(extent.place, pulled):
                 if extent.next is not None and header.base_offset >= extent.next:
                     return None
                 return _Placed(pulled.first, pulled.last + 1, header.base_offset, header.last_offset)
@@ -455,7 +534,7 @@ class ExtentTopic:
 
     def rows(self) -> dict[str, bytes]:
         """What is known of positions, to be written with the checkpoint."""
-        return self._rows.chunks(self.extents)
+        return self._rows.chunks(self.extents, self.starts)
 
     async def roll(self) -> None:
         """Begin another chunk, unless the last one is empty."""
@@ -476,11 +555,18 @@ class ExtentTopic:
             extent = self.extents[0]
             topic = await self._topic(extent.place)
             position = await self._locate(extent, before)
+            if self._guard is not None:
+                with suppress(DamagedError):
+                    first = await self._first(extent, position)
+                    if first is not None:
+                        position = first.position  # so that what older epochs have left never comes first
             self._trimmed = max(self._trimmed, min(before, self._end))
             self._changed()
             if all(other.place != extent.place or other.start >= position for other in self.extents[1:]):
                 await topic.trim(position)
             extent.chunks.trim(before, position)
+            if len(self.extents) == 1:
+                self.starts.trim(position)
             self._changed()
             return await self._start()
 
@@ -521,7 +607,7 @@ class ExtentTopic:
 
     async def _replace(self, extents: list[Extent]) -> None:
         """Record another list, then use it, then drop what it does not name any more."""
-        await self._rows.write_list(extents)
+        await self._rows.write_list(extents, self.starts)
         before, self.extents = self.extents, extents
         self._changed()
         for place in dict.fromkeys(extent.place for extent in before):

@@ -64,15 +64,27 @@ def _extent(
     )  # fmt: skip
 
 
-def encode_chunks(lists: Iterable[ChunksRow]) -> bytes:
-    """The row of the chunks of some extents."""
-    return seal(dump({"format": _FORMAT, "chunks": list(lists)}))
+def encode_chunks(lists: Iterable[ChunksRow], starts: Iterable[tuple[int, int]] = ()) -> bytes:
+    """The row of the chunks of some extents, and of where epochs start in the last: epochs and positions."""
+    fields: dict[str, Any] = {"format": _FORMAT, "chunks": list(lists)}
+    if epochs := list(starts):
+        fields["epochs"] = epochs
+    return seal(dump(fields))
 
 
 def decode_chunks(row: bytes) -> list[ChunksRow]:
     """The chunks of a row, of each extent in order, and one at least. Raises `ValueError` if it has none."""
     try:
         return [_chunks(*fields) for fields in object_of_format(unsealed(row), _FORMAT)["chunks"]]
+    except (LookupError, TypeError) as error:
+        raise ValueError(f"{row[:200]!r}: {error!r}") from error
+
+
+def decode_starts(row: bytes) -> list[tuple[int, int]]:
+    """The epochs that start in the last extent, each with its position. Raises `ValueError` if they cannot be read."""
+    try:
+        found = object_of_format(unsealed(row), _FORMAT).get("epochs", [])
+        return [(whole(epoch), whole(position)) for epoch, position in found]
     except (LookupError, TypeError) as error:
         raise ValueError(f"{row[:200]!r}: {error!r}") from error
 

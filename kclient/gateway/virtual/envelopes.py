@@ -12,7 +12,7 @@ An envelope, in network byte order:
 | 12–19 | the ordinal: messages of the topic are numbered, whatever partition they belong to |
 | 20–23 | CRC-32C of the bytes before |
 
-The batch has a checksum of its own. Version 1, without the ordinal, is that of `gateway/extents/encoding.py`.
+The batch has a checksum of its own. Version 3, without an ordinal, is that of `gateway/extents/encoding.py`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from kclient.errors import CorruptRecordError
-from kclient.gateway.extents.encoding import Encoding, Stored
+from kclient.errors import CorruptRecordError, IllegalStateError
+from kclient.gateway.extents.encoding import Encoding, Enveloped, EnvelopeFraming, Stored
 from kclient.htp.port import Framing, MessageInfo
 from kclient.records import HEADER_SIZE, BatchInfo, RecordBatchFraming
 from kclient.types import Buffer
@@ -204,7 +204,11 @@ class _Ordinals:
         """The message itself."""
         return batch
 
-    def batches(self, messages: Buffer) -> Iterator[Stored]:
+    def room(self, batches: int) -> int:
+        """As many."""
+        return batches
+
+    def batches(self, messages: Buffer, epoch: int = 0) -> Iterator[Stored]:
         """All messages."""
         view, place, inspect = memoryview(messages), 0, self.framing.inspect
         while place < len(view):
@@ -218,6 +222,28 @@ class _Ordinals:
         begin = sum(header.length for header, _ in before)
         return memoryview(messages)[begin : begin + sum(header.length for header, _ in batches)]
 
+    def epoch_start(self, now_ms: int) -> Buffer:
+        """There is no such message."""
+        raise IllegalStateError("an envelope with an ordinal starts no epoch")
+
+    def newest_start(self, messages: Buffer) -> int:
+        """None does."""
+        return -1
+
 
 ORDINALS: Final[Encoding] = _Ordinals()
 """Encodes nothing: the messages have their envelopes already."""
+
+
+class OrdinalsInEnvelopes(EnvelopeFraming):
+    """How a store that cannot fence finds its way among these messages, each in an envelope that tells its epoch."""
+
+    name: str = "kclient.envelope.v3.ordinals"
+
+    def __init__(self) -> None:
+        self._batches: Framing = OrdinalFraming()
+
+
+def ordinals_with_epochs(topic_id: bytes, partition: int, epoch: int) -> Encoding:
+    """What a message is to a store that cannot fence."""
+    return Enveloped(topic_id, partition, epoch, ORDINALS, OrdinalsInEnvelopes())

@@ -43,8 +43,9 @@ those that are there when it is opened are free, whoever held them."""
 CAP_FENCED_SENDS = "fenced_sends"
 """`Broker.open` seals older epochs, durably: nothing is appended, trimmed or deleted under one afterwards.
 
-Without it a message whose outcome was unknown may become stored after it was looked for in vain; the gateway does not
-allow for that yet."""
+Without it, whoever led before may go on, and a message whose outcome was unknown may become stored after it was looked
+for in vain. The gateway then has messages tell epochs (`kclient.gateway.extents`), and says that something is stored
+only while its lease lasts. Such a store has no `ordinal_positions`: the start of an epoch is a message without any."""
 CAP_DURABLE = "durable"
 """What was reported as synced, and what the manager has committed, outlives this process, however it ends."""
 
@@ -73,11 +74,12 @@ class Broker(Protocol):
     ) -> OpenTopic:
         """Take a topic over under an epoch, and make it ready for use; recovers it if need be.
 
-        Older epochs are sealed, durably, before this returns (capability `fenced_sends`): what was opened under
+        With capability `fenced_sends` older epochs are sealed, durably, before this returns: what was opened under
         one raises `FencedError`, and none can open it again. Nothing is appended between the sealing and what
         `status` then tells; what was sent before, also what had an unknown outcome, is below the `end` that it tells or
-        never will be there. With the epoch that the topic is open under already, this is cheap and gives the
-        same again.
+        never will be there. Without it nothing is sealed.
+
+        With the epoch that the topic is open under already, this is cheap and gives the same again.
 
         Args:
             place: A topic that the manager knows, in its present incarnation.

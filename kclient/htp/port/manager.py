@@ -93,7 +93,8 @@ class LeaseInfo(NamedTuple):
 class Manager(Protocol):
     """HTP's *mgr*: domains, topics, leases, and values that change together or not at all.
 
-    A commit is durable when the call returns.
+    A commit is durable when the call returns. Values and leases are told as they are. `list_topics` and
+    `describe_topic` may miss for some seconds what others have made or deleted, never what was done here.
     """
 
     async def brokers(self) -> list[str]:

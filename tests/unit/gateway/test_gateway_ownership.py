@@ -175,8 +175,8 @@ async def test_after_a_kill_any_number_has_an_embedded_store_at_once(tmp_path: P
         assert time.monotonic() - began < 15, "half of what a lease lasts"
 
 
-async def take_for_a_minute(manager: Manager, node_id: int, _ttl: float) -> Lease:
-    return await take_store(manager, node_id, 60)
+async def take_for_a_minute(manager: Manager, node_id: int, _ttl: float, *, fenced: bool) -> Lease:
+    return await take_store(manager, node_id, 60, fenced=fenced)
 
 
 async def test_a_second_one_of_the_same_number_takes_over(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

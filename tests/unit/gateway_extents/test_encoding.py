@@ -14,6 +14,8 @@ from kclient.gateway.extents import BARE, Enveloped
 from kclient.records.restamping import place_batch
 from tests.gateway_wire import batch_of
 
+ID = b"0123456789abcdef"
+
 
 def at(offset: int, *values: bytes) -> bytes:
     batch = bytearray(batch_of(*values))
@@ -24,9 +26,9 @@ def at(offset: int, *values: bytes) -> bytes:
 @given(st.lists(st.tuples(st.integers(0, 3), st.binary(max_size=50)), min_size=1, max_size=20))
 def test_each_partition_finds_its_own_batches(written: list[tuple[int, bytes]]) -> None:
     batches = [(partition, at(offset, value)) for offset, (partition, value) in enumerate(written)]
-    messages = b"".join(Enveloped(partition).wrap(batch) for partition, batch in batches)
+    messages = b"".join(Enveloped(ID, partition, 3).wrap(batch) for partition, batch in batches)
     for partition in range(4):
-        encoding = Enveloped(partition)
+        encoding = Enveloped(ID, partition, 3)
         found = list(encoding.batches(messages))
         own = [batch for each, batch in batches if each == partition]
         assert [bytes(batch) for _, batch in found] == own
@@ -37,7 +39,7 @@ def test_each_partition_finds_its_own_batches(written: list[tuple[int, bytes]]) 
 
 
 def test_the_framing_finds_its_way_among_envelopes() -> None:
-    encoding = Enveloped(7)
+    encoding = Enveloped(ID, 7, 3)
     messages = [encoding.wrap(at(100 + number, b"x" * number, b"y")) for number in range(5)]
     data, position = b"".join(messages), 0
     for number, message in enumerate(messages):
@@ -50,14 +52,14 @@ def test_the_framing_finds_its_way_among_envelopes() -> None:
 
 
 def test_a_damaged_envelope_is_told() -> None:
-    encoding = Enveloped(7)
+    encoding = Enveloped(ID, 7, 3)
     message = encoding.wrap(at(5, b"value"))
     for number in range(len(message)):
         wrong = bytearray(message)
         wrong[number] ^= 0x40
         whole = encoding.framing.verify(bytes(wrong))
-        assert not whole or number in range(16, 28) or number in range(28, 33), number  # the offset and the epoch
-        if number < 16:
+        assert not whole or number in range(28, 40) or number in range(40, 45), number  # the offset and the epoch
+        if number < 28:
             with pytest.raises(CorruptRecordError):
                 list(encoding.batches(bytes(wrong)))
             with pytest.raises(ValueError, match=r"envelope"):
@@ -67,23 +69,22 @@ def test_a_damaged_envelope_is_told() -> None:
 
 
 def test_a_kind_of_a_later_version_is_passed_over() -> None:
-    later = bytearray(Enveloped(7).wrap(at(5, b"value")))
+    later = bytearray(Enveloped(ID, 7, 3).wrap(at(5, b"value")))
     later[3] = 9
-
-    later[12:16] = pack(">I", crc32c(bytes(later[:12])))
-    after = Enveloped(7).wrap(at(6, b"more"))
-    assert [header.base_offset for header, _ in Enveloped(7).batches(bytes(later) + after)] == [6]
-    framing = Enveloped(7).framing
+    later[24:28] = pack(">I", crc32c(bytes(later[:24])))
+    after = Enveloped(ID, 7, 3).wrap(at(6, b"more"))
+    assert [header.base_offset for header, _ in Enveloped(ID, 7, 3).batches(bytes(later) + after)] == [6]
+    framing = Enveloped(ID, 7, 3).framing
     assert framing.verify(bytes(later))
     assert framing.inspect(bytes(later)).length == len(later)
 
 
 def test_an_envelope_is_as_long_as_its_batch() -> None:
     batch = at(5, b"value")
-    longer = Enveloped(7).wrap(batch + b"junk")
-    assert not Enveloped(7).framing.verify(longer)
+    longer = Enveloped(ID, 7, 3).wrap(batch + b"junk")
+    assert not Enveloped(ID, 7, 3).framing.verify(longer)
     with pytest.raises(CorruptRecordError, match="its batch"):
-        list(Enveloped(7).batches(longer))
+        list(Enveloped(ID, 7, 3).batches(longer))
 
 
 def test_a_bare_batch_is_its_own_message() -> None:

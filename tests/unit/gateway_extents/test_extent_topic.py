@@ -58,7 +58,7 @@ class Bed:
     async def open(self) -> ExtentTopic:
         self.epoch += 1
         partitions = ExtentStore(
-            self.store.manager, self.store.broker, self.lease, lambda: 1_000, lambda _: self.encoding
+            self.store.manager, self.store.broker, self.lease, lambda: 1_000, lambda *_: self.encoding
         )
         opened = await partitions.open(
             self.place, ID, 0, epoch=self.epoch, settings=TopicSettings(segment_bytes=3_000), next_offset=self.next
@@ -121,7 +121,7 @@ def like_bytes(made: Bed) -> None:
 @pytest.mark.parametrize("seed", range(12))
 async def test_it_is_a_list_of_batches(seed: int) -> None:
     random = Random(seed)
-    async with bed(Enveloped(3) if seed % 3 == 0 else BARE) as made:
+    async with bed(Enveloped(bytes(16), 3, 1) if seed % 3 == 0 else BARE) as made:
         for extent in made.topic.extents:
             extent.chunks.unit = 1_500
         for step in range(250):
@@ -265,7 +265,7 @@ async def uncertain(encoding: Encoding) -> AsyncIterator[tuple[Bed, UncertainBro
         yield made, store.broker
 
 
-@pytest.mark.parametrize("encoding", [BARE, Enveloped(3)], ids=["bare", "enveloped"])
+@pytest.mark.parametrize("encoding", [BARE, Enveloped(bytes(16), 3, 1)], ids=["bare", "enveloped"])
 @pytest.mark.parametrize("fate", UNKNOWN, ids=lambda fate: fate.name)
 async def test_an_outcome_that_is_not_known_is_passed_on_and_nothing_is_sent_after_it(
     fate: Fate, encoding: Encoding
@@ -333,7 +333,7 @@ async def copied(made: Bed, name: str, first: int, until: int) -> Extent:
     return Extent(place, first, until, (await topic.status()).end, Chunks.starting_at(first, 0))
 
 
-@pytest.mark.parametrize("encoding", [BARE, Enveloped(3)], ids=["bare", "enveloped"])
+@pytest.mark.parametrize("encoding", [BARE, Enveloped(bytes(16), 3, 1)], ids=["bare", "enveloped"])
 async def test_other_extents_take_the_place_of_some(encoding: Encoding) -> None:
     """As a compaction does it: in one commit, while it is read and appended to, more than once, and after a restart."""
     async with bed(encoding) as made:

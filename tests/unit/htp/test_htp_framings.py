@@ -47,7 +47,7 @@ def batch() -> bytes:
 
 
 def test_those_of_the_package_read_what_theirs_read() -> None:
-    for encoding in (BARE, Enveloped(3)):
+    for encoding in (BARE, Enveloped(bytes(16), 3, 1)):
         found = find_framing(encoding.framing.name)
         stored = encoding.wrap(batch())
         assert found.measure(stored) == len(stored)
@@ -64,7 +64,7 @@ def test_another_process_is_given_the_name_alone() -> None:
         "message = sys.stdin.buffer.read(); found = kclient.htp.find_framing(sys.argv[1]);"
         "print(before, found.verify(message), found.measure(message))"
     )
-    for encoding in (BARE, Enveloped(3)):
+    for encoding in (BARE, Enveloped(bytes(16), 3, 1)):
         stored = bytes(encoding.wrap(batch()))
         told = subprocess.run(
             [sys.executable, "-c", code, encoding.framing.name], input=stored, capture_output=True, check=True
