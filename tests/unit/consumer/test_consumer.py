@@ -337,6 +337,7 @@ async def test_asynchronous_commits_keep_their_order_and_tell_the_outcome(addres
         await consumer.commit({T[0]: 6})
         assert told == [(offset, None) for offset in range(1, 6)]
         assert (await consumer.committed([T[0]]))[T[0]] == OffsetAndMetadata(6)
+        assert consumer.metrics()["commit-total"] == 6
         consumer.commit_async({T[0]: 7}, lambda *_: told.append("at close"))
     assert told[-1] == "at close"
 

@@ -21,6 +21,7 @@ from kclient.errors import (
     OffsetOutOfRangeError,
     RefreshCoordinatorError,
     TopicAuthorizationError,
+    UnsupportedVersionError,
 )
 from kclient.net.server import ServerConnection
 from kclient.protocol.message import ApiMessage
@@ -165,6 +166,15 @@ async def test_a_topic_that_was_deleted_and_created_again_is_read_from_its_start
                 offsets += [record.offset for record in await consumer.poll(1.0)]
         assert offsets == list(range(15))
     assert "Topic 't' was deleted and created again: offset 10 of t-0" in caplog.text
+
+
+@pytest.mark.anyio
+async def test_brokers_that_cannot_be_fetched_from_are_told_of() -> None:
+    async with ReadableKafka() as kafka, reading(kafka) as consumer:
+        del kafka.versions[ApiKey.FETCH]
+        consumer.assign([T[0]])
+        with anyio.fail_after(PATIENCE), pytest.raises(UnsupportedVersionError, match="FETCH"):
+            await consumer.poll(PATIENCE)
 
 
 @pytest.mark.anyio

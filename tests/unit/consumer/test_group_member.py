@@ -661,6 +661,19 @@ def test_an_assignor_that_fails_when_a_member_joins_is_named(user_data: Any) -> 
     assert machine.state is MemberState.UNJOINED
 
 
+def test_an_error_of_kafkas_that_an_assignor_raises_is_told_as_it_is() -> None:
+    error = InconsistentGroupProtocolError("read the topics in one group")
+    machine = GroupMember(MemberSettings("g"), [Broken(error)])
+    machine.subscribe(["a"])
+    machine.polled(0.0)
+    machine.prepared(Prepare(lost=False), (), 0.0)
+    machine.received(machine.next(0.0).requests[0], FindCoordinatorResponse(node_id=1), 0.0)
+    machine.next(0.0)
+    with pytest.raises(InconsistentGroupProtocolError) as raised:
+        machine.polled(0.0)
+    assert raised.value is error
+
+
 def test_a_join_that_could_not_leave_before_the_member_left_is_none() -> None:
     bench = Bench()
     bench.poll()
