@@ -260,6 +260,18 @@ def test_a_broken_connection_while_joining_leads_to_joining_again() -> None:
 
 
 @pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION])
+def test_who_is_forgotten_while_joining_joins_anew(code: ErrorCode) -> None:
+    bench = Bench()
+    bench.poll()
+    bench.find()
+    sync = bench.join()[RequestKind.SYNC]
+    bench.answer(sync, SyncGroupResponse(error_code=code))
+    request: Any = bench.next()[RequestKind.JOIN].build(9)
+    assert request.member_id == ("" if code == ErrorCode.UNKNOWN_MEMBER_ID else "me")
+    assert bench.machine.step() is None  # nothing was read yet that could be lost
+
+
+@pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION])
 def test_a_lost_membership_is_announced_as_lost(code: ErrorCode) -> None:
     bench = Bench()
     bench.stable()
