@@ -9,6 +9,7 @@ from typing import Literal
 import pytest
 
 from kclient.cluster import Backoff
+from kclient.consumer.fetch.budget import FetchBudget
 from kclient.consumer.fetch.completed_fetch import CompletedFetch
 from kclient.consumer.fetch.session import Asked, FetchSessionHandler
 from kclient.errors import (
@@ -395,6 +396,16 @@ def test_what_may_come_stays_within_the_bound() -> None:
     plans, _ = box.fetcher.plan(snapshot, box.now)
     assert len(plans) == 4
     assert sum(plan.request.max_bytes for plan in plans) <= 4000
+
+
+def test_what_a_broker_was_asked_for_counts_on_its_own_share() -> None:
+    budget = FetchBudget(max_bytes=1000, partition_bytes=400, lanes=1)
+    assert budget.allowance(1, partitions=5, brokers=2) == 500
+    budget.reserve(1, 500)
+    assert budget.allowance(1, partitions=5, brokers=2) == 0  # what is left is the other one's
+    assert budget.allowance(2, partitions=5, brokers=2) == 500
+    budget.answered(1, 500)
+    assert budget.allowance(1, partitions=5, brokers=2) == 500
 
 
 def test_a_paused_partition_makes_room_for_the_others() -> None:

@@ -194,6 +194,15 @@ def test_the_leader_waits_for_the_metadata_of_topics_that_only_others_read() -> 
     assert assigned == {"me": [A0, A1], "you": [TopicPartition("b", 0)]}
 
 
+def test_metadata_that_tell_nothing_new_make_nobody_join_again() -> None:
+    bench = Bench()
+    bench.stable()
+    bench.machine.update_metadata({"a": 2, "other": 7}, ["gone"], bench.now)
+    assert bench.machine.state is MemberState.STABLE
+    bench.machine.update_metadata({"a": 3}, [], bench.now)
+    assert bench.machine.state is MemberState.PREPARING
+
+
 def test_heartbeats_keep_their_interval_and_one_is_under_way_at_a_time() -> None:
     bench = Bench()
     bench.stable()

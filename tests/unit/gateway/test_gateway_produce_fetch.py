@@ -227,8 +227,8 @@ async def test_limits() -> None:
         request = fetch_request("t", 0, max_bytes=10, partition_max_bytes=10)
         request.topics[0].partitions.append(fetch_request("t", 0, 1).topics[0].partitions[0])
         response = await wire(request, 11)
-        sizes = [len(answer.records) for answer in response.responses[0].partitions]
-        assert sizes == [one, 0]
+        sizes = [(answer.partition_index, len(answer.records)) for answer in response.responses[0].partitions]
+        assert sizes == [(0, one), (1, 0)]
         assert len((await wire.fetch("t", 0, partition_max_bytes=2 * one + 5)).records or b"") == 2 * one
 
 
