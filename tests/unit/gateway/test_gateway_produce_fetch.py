@@ -232,6 +232,18 @@ async def test_limits() -> None:
         assert len((await wire.fetch("t", 0, partition_max_bytes=2 * one + 5)).records or b"") == 2 * one
 
 
+async def test_many_partitions_are_read_in_the_order_of_the_request() -> None:
+    async with running() as (_, wire):
+        await wire.create("t", 300)
+        for partition in (0, 299):
+            await wire.produce("t", batch_of(b"x"), partition)
+        request = fetch_request("t", 0, max_bytes=10, partition_max_bytes=10)
+        request.topics[0].partitions += [fetch_request("t", 0, n).topics[0].partitions[0] for n in range(1, 300)]
+        answers = (await wire(request, 11)).responses[0].partitions
+        assert [answer.partition_index for answer in answers] == list(range(300))
+        assert [answer.partition_index for answer in answers if answer.records] == [0]
+
+
 async def test_offsets_out_of_range() -> None:
     async with running() as (_, wire):
         await wire.create("t")
