@@ -205,6 +205,16 @@ def test_what_was_fetched_before_a_seek_is_dropped_also_when_it_is_still_on_its_
     assert box.take(2) == [(0, 7), (0, 8)]  # from the middle of a batch
 
 
+def test_what_is_taken_up_to_an_offset_goes_on_there_and_is_of_the_present_topic() -> None:
+    box = FetchBox(Logs(partitions=1, batches=4))
+    box.fetch()
+    completed = box.open_head()
+    assert completed is not None
+    box.fetcher.buffer.advance_to(completed, 10)
+    assert (completed.state.position, completed.state.read_id) == (10, TOPIC_ID)
+    assert box.take() == [(0, offset) for offset in range(10, 20)]
+
+
 def test_an_unassigned_partition_is_dropped() -> None:
     box = FetchBox(Logs())
     (plan,) = box.plan()

@@ -248,6 +248,14 @@ def test_group_max_size_counts_those_who_wait() -> None:
     assert {box.joined(token).error for token in tokens[:2]} == {NONE}
 
 
+def test_restored_group_that_is_just_not_too_large_goes_on() -> None:
+    box = GroupBox()
+    box.stable(3)
+    full = GroupBox(group_max_size=3, now=500.0)
+    full.run(full.group.restore(box.stored[-1], full.now))
+    assert full.group.state is GroupState.STABLE
+
+
 def test_restored_group_that_is_too_large_sheds_the_last_to_rejoin() -> None:
     box = GroupBox()
     ids = box.stable(3)
