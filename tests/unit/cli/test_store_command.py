@@ -164,6 +164,7 @@ def test_what_a_crash_leaves_is_no_error(data: Path, capsys: pytest.CaptureFixtu
         ("kafka/topic/new", "elsewhere", "which does not exist"),
         (f"kafka/log/{TOPIC_ID}/0", "checkpoint", f"note\tkafka/log/{TOPIC_ID}/0\tbelongs to no topic"),
         ("group/g", b"garbage", "error\tgroup/g\tcannot be read"),
+        ("group/g", b'{"type":"classic"}', "error\tgroup/g\tcannot be read"),
         ("group-offset/g/gone/0", "offset", "note\tgroup-offset/g/gone/0\twas committed for a topic"),
         ("kafka/intent/half", b"domain", "note\tkafka/intent/half\ttells of a creation or deletion"),
         ("kafka/future/x", b"{}", "note\tkafka/future/x\tis a row that this version does not know"),

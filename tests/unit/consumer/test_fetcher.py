@@ -215,6 +215,17 @@ def test_what_is_taken_up_to_an_offset_goes_on_there_and_is_of_the_present_topic
     assert box.take() == [(0, offset) for offset in range(10, 20)]
 
 
+def test_a_position_carries_the_epoch_of_what_is_before_it() -> None:
+    logs = Logs(partitions=1, batches=0)
+    logs.batches[0] = [batch(0, [b"a", b"b"], epoch=3), batch(2, [b"c"], epoch=4)]
+    logs.records = 2
+    box = FetchBox(logs)
+    box.fetch()
+    completed = box.open_head()
+    assert completed is not None
+    assert [completed.place_behind(count) for count in (1, 2, 3)] == [(1, 3), (2, 3), (3, 4)]
+
+
 def test_an_unassigned_partition_is_dropped() -> None:
     box = FetchBox(Logs())
     (plan,) = box.plan()

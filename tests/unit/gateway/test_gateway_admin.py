@@ -554,6 +554,17 @@ async def test_offsets_by_time() -> None:
         assert (await wire.offset("t", 0, 1)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
+async def test_the_newest_record_is_one_that_was_not_deleted() -> None:
+    async with running() as (_, wire):
+        await wire.create("t", message_timestamp_before_max_ms="9223372036854775807")
+        for stamp in (500, 100, 300, 200):
+            await wire.produce("t", batch_of(b"a", timestamp=stamp))
+        assert await delete_records(wire, 1) == (0, 1)
+        with anyio.fail_after(10):
+            newest = await wire.offset("t", -3)
+        assert (newest.offset, newest.timestamp) == (2, 300)
+
+
 async def test_an_empty_log_has_no_times() -> None:
     async with running() as (_, wire):
         await wire.create("t")

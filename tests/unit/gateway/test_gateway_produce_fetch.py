@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import anyio
 import anyio.lowlevel
 import pytest
 
 from kclient.errors import ErrorCode
+from kclient.htp.embedded.topic import EmbeddedTopic
 from kclient.protocol.messages.metadata import MetadataRequest
 from kclient.records import CompressionType, read_header
 from tests.gateway_wire import batch_of, connect, fetch_request, produce_request, running
@@ -214,6 +216,14 @@ async def test_a_fetch_into_a_batch_returns_the_whole_batch() -> None:
         await wire.produce("t", batch)
         answer = await wire.fetch("t", 2)
         assert bytes(answer.records or b"")[21:] == batch[21:]  # nothing behind the checksum is touched
+
+
+async def test_what_is_not_at_hand_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(EmbeddedTopic, "pull_nowait", lambda *_, **__: None)  # as where the disk has to be asked
+    async with running(f"embedded:{tmp_path / 'data'}") as (_, wire):
+        await wire.create("t")
+        await wire.produce("t", batch_of(b"a", b"b"))
+        assert await wire.values("t") == [b"a", b"b"]
 
 
 async def test_limits() -> None:

@@ -230,6 +230,18 @@ def test_new_member_whose_connection_is_gone_times_out_after_five_minutes() -> N
     assert follower in box.group.members
 
 
+def test_member_whose_client_goes_while_it_waits_keeps_its_place_and_is_not_answered() -> None:
+    box = GroupBox()
+    leader, follower = box.stable(2)
+    parked = box.join(leader)
+    box.run(box.group.forsake(parked, box.now))
+    assert leader in box.group.members
+    again = box.join(follower)
+    box.settle()
+    assert box.joined(again).generation == 2
+    assert box.parked(parked)
+
+
 # ---- sizes -----------------------------------------------------------------------------------------------
 
 
