@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -213,6 +214,24 @@ def test_what_is_no_data_directory(tmp_path: Path, capsys: pytest.CaptureFixture
     assert run(["store", "verify", str(tmp_path)]) == 2
     assert "is not a data directory" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_whose_format_cannot_be_read(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (data / "format.json").write_bytes(b"{}")
+    assert run(["store", "verify", str(data)]) == 2
+    assert "format.json is damaged: restore it from a backup" in capsys.readouterr().err
+
+
+def test_messages_that_were_set_aside_and_a_topic_without_a_directory(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = segments(data)[0]
+    first.with_name(f"{first.name}.orphan").write_bytes(b"")
+    shutil.rmtree(segments(data, "t~1")[0].parent)
+    assert run(["store", "verify", str(data)]) == 1
+    out = capsys.readouterr().out
+    assert f"note\tt:0: {first.name}.orphan\twas set aside; it stays for a week" in out
+    assert "error\tt:1\tits files are missing" in out
 
 
 def test_a_damaged_database(data: Path, capsys: pytest.CaptureFixture[str]) -> None:

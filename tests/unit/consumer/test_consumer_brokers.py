@@ -168,6 +168,20 @@ async def test_a_topic_that_was_deleted_and_created_again_is_read_from_its_start
     assert "Topic 't' was deleted and created again: offset 10 of t-0" in caplog.text
 
 
+@pytest.mark.anyio
+async def test_a_commit_finds_the_coordinator_that_took_over_from_one_that_is_gone() -> None:
+    async with ReadableKafka({"t": 1}, brokers=2) as kafka, reading(kafka, group_id="g") as consumer:
+        consumer.assign([T[0]])
+        await consumer.commit({T[0]: 1})
+        kafka.move("t", 0, 2)
+        kafka.coordinator = 2
+        kafka.brokers[1].down = True
+        kafka.brokers[1].hang_up()
+        with anyio.fail_after(PATIENCE):
+            await consumer.commit({T[0]: 2}, timeout=PATIENCE)
+        assert kafka.committed == {T[0]: 2}
+
+
 class WithSessions(ReadableKafka):
     """Its brokers keep fetch sessions."""
 

@@ -241,6 +241,19 @@ def test_a_coordinator_that_moved_is_looked_up_again_without_leaving_the_group()
     assert bench.next()[RequestKind.HEARTBEAT].node_id == 2
 
 
+def test_a_heartbeat_to_a_coordinator_that_moved_is_not_waited_for() -> None:
+    bench = Bench()
+    bench.stable()
+    bench.now += 3.0
+    assert bench.next()[RequestKind.HEARTBEAT].node_id == 1
+    identity = bench.machine.commit_identity()
+    bench.machine.commit_refused(ErrorCode.NOT_COORDINATOR, identity, bench.machine.lookup.epoch, bench.now)
+    bench.now += 0.1
+    bench.answer(bench.next()[RequestKind.FIND_COORDINATOR], FindCoordinatorResponse(node_id=2))
+    bench.now += 3.0
+    assert bench.next()[RequestKind.HEARTBEAT].node_id == 2
+
+
 def test_a_coordinator_that_never_answers_is_given_up_after_the_session() -> None:
     bench = Bench()
     bench.stable()
