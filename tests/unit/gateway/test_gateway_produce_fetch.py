@@ -11,6 +11,7 @@ import pytest
 
 from kclient.errors import ErrorCode
 from kclient.htp.embedded.topic import EmbeddedTopic
+from kclient.protocol.messages import FetchRequest
 from kclient.protocol.messages.metadata import MetadataRequest
 from kclient.records import CompressionType, read_header
 from tests.gateway_wire import batch_of, connect, fetch_request, produce_request, running
@@ -252,6 +253,20 @@ async def test_many_partitions_are_read_in_the_order_of_the_request() -> None:
         answers = (await wire(request, 11)).responses[0].partitions
         assert [answer.partition_index for answer in answers] == list(range(300))
         assert [answer.partition_index for answer in answers if answer.records] == [0]
+
+
+async def test_a_session_that_its_client_ends_is_there_no_more() -> None:
+    async with running() as (_, wire):
+        await wire.create("t")
+        request = fetch_request("t", 0)
+        request.session_epoch = 0
+        session = (await wire(request, 11)).session_id
+        assert session
+        last = fetch_request("t", 0)
+        last.session_id, last.session_epoch = session, -1
+        assert (await wire(last, 11)).error_code == 0
+        again = FetchRequest(session_id=session, session_epoch=1, max_wait_ms=0)
+        assert (await wire(again, 11)).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
 async def test_offsets_out_of_range() -> None:
