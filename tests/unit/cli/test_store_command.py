@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -222,6 +223,7 @@ def test_what_a_crash_leaves_is_no_error(data: Path, capsys: pytest.CaptureFixtu
         ("kafka/topic/new", "elsewhere", "which does not exist"),
         (f"kafka/log/{TOPIC_ID}/0", "checkpoint", f"note\tkafka/log/{TOPIC_ID}/0\tbelongs to no topic"),
         ("group/g", b"garbage", "error\tgroup/g\tcannot be read"),
+        ("group/g", b'{"type":"classic"}', "error\tgroup/g\tcannot be read"),
         ("group-offset/g/gone/0", "offset", "note\tgroup-offset/g/gone/0\twas committed for a topic"),
         ("kafka/intent/half", b"domain", "note\tkafka/intent/half\ttells of a creation or deletion"),
         ("kafka/future/x", b"{}", "note\tkafka/future/x\tis a row that this version does not know"),
@@ -270,6 +272,24 @@ def test_what_is_no_data_directory(tmp_path: Path, capsys: pytest.CaptureFixture
     assert run(["store", "verify", str(tmp_path)]) == 2
     assert "is not a data directory" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_whose_format_cannot_be_read(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (data / "format.json").write_bytes(b"{}")
+    assert run(["store", "verify", str(data)]) == 2
+    assert "format.json is damaged: restore it from a backup" in capsys.readouterr().err
+
+
+def test_messages_that_were_set_aside_and_a_topic_without_a_directory(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = segments(data)[0]
+    first.with_name(f"{first.name}.orphan").write_bytes(b"")
+    shutil.rmtree(segments(data, "t~1")[0].parent)
+    assert run(["store", "verify", str(data)]) == 1
+    out = capsys.readouterr().out
+    assert f"note\tt:0: {first.name}.orphan\twas set aside; it stays for a week" in out
+    assert "error\tt:1\tits files are missing" in out
 
 
 def test_a_damaged_database(data: Path, capsys: pytest.CaptureFixture[str]) -> None:

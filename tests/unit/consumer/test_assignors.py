@@ -108,6 +108,17 @@ def test_sticky_comes_to_rest_balanced_when_the_group_changes(
     assert rounds == 1
 
 
+def test_sticky_goes_on_moving_until_nobody_has_two_more_than_another_reader() -> None:
+    """One partition after the other: what moves first makes it worth while to move the next."""
+    members = {
+        "m0": Subscription(("a",), encode_user_data([], 1)),
+        "m1": Subscription(("a", "b"), encode_user_data([TopicPartition("b", 1)], 1)),
+        "m2": Subscription(("a", "b"), encode_user_data([TopicPartition("a", 0), TopicPartition("b", 3)], 1)),
+    }
+    assigned = assign(StickyAssignor(), {"a": 1, "b": 4}, members)
+    assert {member: len(partitions) for member, partitions in assigned.items()} == {"m0": 1, "m1": 2, "m2": 2}
+
+
 @given(topic_counts, st.integers(2, 8))
 def test_sticky_moves_only_what_a_lost_member_had(counts: dict[str, int], members: int) -> None:
     assignor = CooperativeStickyAssignor()

@@ -323,6 +323,7 @@ async def test_commits_of_chosen_offsets(address: str) -> None:
         assert (committed[T[0]].offset, committed[T[0]].metadata) == (4, "note")
         assert committed[T[1]] == OffsetAndMetadata(2)
         assert committed[T[2]] is None
+        assert await consumer.committed([]) == {}
         with pytest.raises(ValueError, match="negative"):
             await consumer.commit({T[0]: -1})
 
@@ -337,6 +338,7 @@ async def test_asynchronous_commits_keep_their_order_and_tell_the_outcome(addres
         await consumer.commit({T[0]: 6})
         assert told == [(offset, None) for offset in range(1, 6)]
         assert (await consumer.committed([T[0]]))[T[0]] == OffsetAndMetadata(6)
+        assert consumer.metrics()["commit-total"] == 6
         consumer.commit_async({T[0]: 7}, lambda *_: told.append("at close"))
     assert told[-1] == "at close"
 
@@ -480,6 +482,7 @@ async def test_topics_and_partitions(address: str) -> None:
         figures = consumer.metrics()
         assert figures["records-consumed-total"] == 10
         assert figures["records-lag-max"] == 0
+        assert figures["poll-total"] >= 1
         assert figures["assigned-partitions"] == 1
 
 
@@ -586,6 +589,37 @@ async def test_what_needs_a_group_says_so(address: str) -> None:
             await consumer.committed(T)
         with pytest.raises(IllegalStateError, match="subscribe"):
             await consumer.poll()
+
+
+async def test_who_reads_without_a_group_unsubscribes_too(address: str) -> None:
+    await fill(address)
+    async with reading(address) as consumer:
+        consumer.assign(T)
+        await drain(consumer, 30)
+        await consumer.unsubscribe()
+        assert consumer.assignment() == set()
+        with pytest.raises(IllegalStateError, match="Nothing to poll"):
+            await consumer.poll(0)
+
+
+async def test_who_polls_all_the_time_leaves_turns_to_others(address: str) -> None:
+    await fill(address)
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            await anyio.lowlevel.checkpoint()
+            turns += 1
+
+    async with reading(address, max_poll_records=1) as consumer, anyio.create_task_group() as group:
+        consumer.assign([T[0]])
+        await drain(consumer, 1)
+        group.start_soon(other)
+        for _ in range(9):
+            assert len(await consumer.poll(0)) == 1
+        assert turns > 3
+        group.cancel_scope.cancel()
 
 
 async def test_use_before_start_and_after_close(address: str) -> None:

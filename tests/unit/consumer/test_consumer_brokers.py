@@ -21,6 +21,7 @@ from kclient.errors import (
     OffsetOutOfRangeError,
     RefreshCoordinatorError,
     TopicAuthorizationError,
+    UnsupportedVersionError,
 )
 from kclient.net.server import ServerConnection
 from kclient.protocol.message import ApiMessage
@@ -165,6 +166,74 @@ async def test_a_topic_that_was_deleted_and_created_again_is_read_from_its_start
                 offsets += [record.offset for record in await consumer.poll(1.0)]
         assert offsets == list(range(15))
     assert "Topic 't' was deleted and created again: offset 10 of t-0" in caplog.text
+
+
+@pytest.mark.anyio
+async def test_a_commit_finds_the_coordinator_that_took_over_from_one_that_is_gone() -> None:
+    async with ReadableKafka({"t": 1}, brokers=2) as kafka, reading(kafka, group_id="g") as consumer:
+        consumer.assign([T[0]])
+        await consumer.commit({T[0]: 1})
+        kafka.move("t", 0, 2)
+        kafka.coordinator = 2
+        kafka.brokers[1].down = True
+        kafka.brokers[1].hang_up()
+        with anyio.fail_after(PATIENCE):
+            await consumer.commit({T[0]: 2}, timeout=PATIENCE)
+        assert kafka.committed == {T[0]: 2}
+
+
+class WithSessions(ReadableKafka):
+    """Its brokers keep fetch sessions."""
+
+    def __init__(self, topics: dict[str, int] | None = None) -> None:
+        super().__init__(topics)
+        self.fetches: list[tuple[int, int]] = []
+        """Session and epoch of each request."""
+
+    async def _fetch(self, broker: FakeBroker, version: int, request: Any) -> ApiMessage:
+        self.fetches.append((request.session_id, request.session_epoch))
+        response: Any = await super()._fetch(broker, version, request)
+        response.session_id = 77 if request.session_epoch >= 0 else 0
+        return response  # type: ignore[no-any-return]
+
+
+@pytest.mark.anyio
+async def test_a_broker_is_told_that_nothing_is_read_of_it_any_more() -> None:
+    async with WithSessions() as kafka, reading(kafka) as consumer:
+        kafka.fill("t", 0, 1)
+        consumer.assign([T[0]])
+        with anyio.fail_after(PATIENCE):
+            assert await partitions_read(consumer, 1) == [0]
+            consumer.assign([])
+            while kafka.fetches[-1] != (77, -1):
+                await anyio.sleep(0.005)
+
+
+@pytest.mark.anyio
+async def test_offsets_are_asked_for_as_a_consumer() -> None:
+    """A number of a replica would have a broker take it for another one."""
+    asked: list[Any] = []
+    async with ReadableKafka() as kafka, reading(kafka, isolation_level="read_committed") as consumer:
+        await consumer.partitions_for("t")
+        answer = kafka._list_offsets
+
+        def noted(broker: FakeBroker, request: Any) -> ListOffsetsResponse:
+            asked.append(request)
+            return answer(broker, request)
+
+        kafka._list_offsets = noted  # type: ignore[method-assign]
+        await consumer.end_offsets([T[0]])
+    (request,) = asked
+    assert (request.replica_id, request.isolation_level) == (-1, 1)
+
+
+@pytest.mark.anyio
+async def test_brokers_that_cannot_be_fetched_from_are_told_of() -> None:
+    async with ReadableKafka() as kafka, reading(kafka) as consumer:
+        del kafka.versions[ApiKey.FETCH]
+        consumer.assign([T[0]])
+        with anyio.fail_after(PATIENCE), pytest.raises(UnsupportedVersionError, match="FETCH"):
+            await consumer.poll(PATIENCE)
 
 
 @pytest.mark.anyio

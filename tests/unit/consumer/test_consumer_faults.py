@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -184,6 +185,19 @@ async def test_who_polls_too_seldom_loses_the_partitions_and_is_told_the_setting
         assert "max.poll.records" in str(caught.value)
         assert await values(consumer, 5) == [0, 1, 2, 3, 4]  # nothing was committed
         assert listener.events[:3] == ["assigned", "lost", "assigned"]
+
+
+async def test_who_polls_in_time_stays_a_member_also_where_no_poll_has_to_wait(address: str) -> None:
+    await fill(address, 0, 1000)
+    settings = {"max_poll_interval_ms": 600, "heartbeat_interval_ms": 50, "max_poll_records": 1}
+    async with reader(address, "t", **settings) as consumer:
+        await values(consumer, 1)
+        member = consumer.group_metadata()
+        ends = time.monotonic() + 1
+        while time.monotonic() < ends:
+            assert await consumer.poll(0)
+            await anyio.sleep(0.01)
+        assert consumer.group_metadata() == member
 
 
 class Hung(Lost):

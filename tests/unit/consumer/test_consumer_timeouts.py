@@ -231,6 +231,20 @@ async def test_a_commit_before_a_rebalance_goes_on_in_the_next_poll() -> None:
         assert kafka.committed == {T0: 5, TopicPartition("u", 0): 0}
 
 
+async def test_a_commit_before_a_rebalance_holds_up_no_later_subscription() -> None:
+    async with ReadableKafka({"t": 1, "u": 1}) as kafka, reading(kafka) as consumer:
+        await settled(kafka, consumer)
+        generation = kafka.generation
+        kafka.errors = {ApiKey.OFFSET_COMMIT: LOADING}
+        consumer.enforce_rebalance()
+        assert not await consumer.poll(TIMEOUT)
+        await consumer.unsubscribe()
+        consumer.subscribe(["t"])
+        with anyio.fail_after(PATIENCE):
+            while kafka.generation == generation:
+                await consumer.poll(TIMEOUT)
+
+
 async def test_a_deleted_topic_holds_up_neither_a_rebalance_nor_close() -> None:
     async with ReadableKafka({"t": 1, "u": 1}) as kafka, reading(kafka) as consumer:
         await settled(kafka, consumer)

@@ -12,7 +12,7 @@ import pytest
 import kclient
 import kclient.sync
 from kclient.consumer import RebalanceListener
-from kclient.errors import IllegalStateError, InvalidTopicError, KafkaTimeoutError
+from kclient.errors import ErrorCode, IllegalStateError, InvalidTopicError, KafkaTimeoutError, TopicAuthorizationError
 from kclient.protocol.messages import MetadataRequest
 from kclient.sync.portal import get_portal
 from kclient.testing import memory_broker
@@ -123,6 +123,14 @@ async def test_nothing_is_created_against_the_users_will() -> None:
         consumer.subscribe(["typo"])
         assert not await consumer.poll(0.2)
         assert set(kafka.ids) == {"t"}
+
+
+@pytest.mark.anyio
+async def test_who_asks_for_the_partitions_of_a_topic_is_told_at_once_that_it_must_not_be_read() -> None:
+    async with ReadableKafka({"t": 1}) as kafka, reading(kafka) as consumer:
+        kafka.topic_errors["secret"] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        with anyio.fail_after(5), pytest.raises(TopicAuthorizationError, match="secret"):
+            await consumer.partitions_for("secret")
 
 
 @pytest.mark.anyio

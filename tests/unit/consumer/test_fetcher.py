@@ -9,6 +9,7 @@ from typing import Literal
 import pytest
 
 from kclient.cluster import Backoff
+from kclient.consumer.fetch.budget import FetchBudget
 from kclient.consumer.fetch.completed_fetch import CompletedFetch
 from kclient.consumer.fetch.session import Asked, FetchSessionHandler
 from kclient.errors import (
@@ -204,6 +205,27 @@ def test_what_was_fetched_before_a_seek_is_dropped_also_when_it_is_still_on_its_
     assert box.take(2) == [(0, 7), (0, 8)]  # from the middle of a batch
 
 
+def test_what_is_taken_up_to_an_offset_goes_on_there_and_is_of_the_present_topic() -> None:
+    box = FetchBox(Logs(partitions=1, batches=4))
+    box.fetch()
+    completed = box.open_head()
+    assert completed is not None
+    box.fetcher.buffer.advance_to(completed, 10)
+    assert (completed.state.position, completed.state.read_id) == (10, TOPIC_ID)
+    assert box.take() == [(0, offset) for offset in range(10, 20)]
+
+
+def test_a_position_carries_the_epoch_of_what_is_before_it() -> None:
+    logs = Logs(partitions=1, batches=0)
+    logs.batches[0] = [batch(0, [b"a", b"b"], epoch=3), batch(2, [b"c"], epoch=4)]
+    logs.records = 2
+    box = FetchBox(logs)
+    box.fetch()
+    completed = box.open_head()
+    assert completed is not None
+    assert [completed.place_behind(count) for count in (1, 2, 3)] == [(1, 3), (2, 3), (3, 4)]
+
+
 def test_an_unassigned_partition_is_dropped() -> None:
     box = FetchBox(Logs())
     (plan,) = box.plan()
@@ -395,6 +417,16 @@ def test_what_may_come_stays_within_the_bound() -> None:
     plans, _ = box.fetcher.plan(snapshot, box.now)
     assert len(plans) == 4
     assert sum(plan.request.max_bytes for plan in plans) <= 4000
+
+
+def test_what_a_broker_was_asked_for_counts_on_its_own_share() -> None:
+    budget = FetchBudget(max_bytes=1000, partition_bytes=400, lanes=1)
+    assert budget.allowance(1, partitions=5, brokers=2) == 500
+    budget.reserve(1, 500)
+    assert budget.allowance(1, partitions=5, brokers=2) == 0  # what is left is the other one's
+    assert budget.allowance(2, partitions=5, brokers=2) == 500
+    budget.answered(1, 500)
+    assert budget.allowance(1, partitions=5, brokers=2) == 500
 
 
 def test_a_paused_partition_makes_room_for_the_others() -> None:

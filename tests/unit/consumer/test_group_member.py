@@ -194,6 +194,15 @@ def test_the_leader_waits_for_the_metadata_of_topics_that_only_others_read() -> 
     assert assigned == {"me": [A0, A1], "you": [TopicPartition("b", 0)]}
 
 
+def test_metadata_that_tell_nothing_new_make_nobody_join_again() -> None:
+    bench = Bench()
+    bench.stable()
+    bench.machine.update_metadata({"a": 2, "other": 7}, ["gone"], bench.now)
+    assert bench.machine.state is MemberState.STABLE
+    bench.machine.update_metadata({"a": 3}, [], bench.now)
+    assert bench.machine.state is MemberState.PREPARING
+
+
 def test_heartbeats_keep_their_interval_and_one_is_under_way_at_a_time() -> None:
     bench = Bench()
     bench.stable()
@@ -232,6 +241,19 @@ def test_a_coordinator_that_moved_is_looked_up_again_without_leaving_the_group()
     assert bench.next()[RequestKind.HEARTBEAT].node_id == 2
 
 
+def test_a_heartbeat_to_a_coordinator_that_moved_is_not_waited_for() -> None:
+    bench = Bench()
+    bench.stable()
+    bench.now += 3.0
+    assert bench.next()[RequestKind.HEARTBEAT].node_id == 1
+    identity = bench.machine.commit_identity()
+    bench.machine.commit_refused(ErrorCode.NOT_COORDINATOR, identity, bench.machine.lookup.epoch, bench.now)
+    bench.now += 0.1
+    bench.answer(bench.next()[RequestKind.FIND_COORDINATOR], FindCoordinatorResponse(node_id=2))
+    bench.now += 3.0
+    assert bench.next()[RequestKind.HEARTBEAT].node_id == 2
+
+
 def test_a_coordinator_that_never_answers_is_given_up_after_the_session() -> None:
     bench = Bench()
     bench.stable()
@@ -257,6 +279,18 @@ def test_a_broken_connection_while_joining_leads_to_joining_again() -> None:
     assert RequestKind.JOIN in bench.next()
     bench.answer(join, JoinGroupResponse(error_code=ErrorCode.FENCED_INSTANCE_ID))  # the old one's late answer
     assert bench.machine.state is MemberState.JOINING
+
+
+@pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION])
+def test_who_is_forgotten_while_joining_joins_anew(code: ErrorCode) -> None:
+    bench = Bench()
+    bench.poll()
+    bench.find()
+    sync = bench.join()[RequestKind.SYNC]
+    bench.answer(sync, SyncGroupResponse(error_code=code))
+    request: Any = bench.next()[RequestKind.JOIN].build(9)
+    assert request.member_id == ("" if code == ErrorCode.UNKNOWN_MEMBER_ID else "me")
+    assert bench.machine.step() is None  # nothing was read yet that could be lost
 
 
 @pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION])
@@ -659,6 +693,19 @@ def test_an_assignor_that_fails_when_a_member_joins_is_named(user_data: Any) -> 
     with pytest.raises(KafkaError, match=r"The assignor 'range' of partition\.assignment\.strategy failed"):
         machine.polled(0.0)
     assert machine.state is MemberState.UNJOINED
+
+
+def test_an_error_of_kafkas_that_an_assignor_raises_is_told_as_it_is() -> None:
+    error = InconsistentGroupProtocolError("read the topics in one group")
+    machine = GroupMember(MemberSettings("g"), [Broken(error)])
+    machine.subscribe(["a"])
+    machine.polled(0.0)
+    machine.prepared(Prepare(lost=False), (), 0.0)
+    machine.received(machine.next(0.0).requests[0], FindCoordinatorResponse(node_id=1), 0.0)
+    machine.next(0.0)
+    with pytest.raises(InconsistentGroupProtocolError) as raised:
+        machine.polled(0.0)
+    assert raised.value is error
 
 
 def test_a_join_that_could_not_leave_before_the_member_left_is_none() -> None:

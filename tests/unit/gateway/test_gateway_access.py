@@ -277,6 +277,7 @@ async def test_who_lacks_a_right_is_refused_and_nothing_is_done(name: str) -> No
         access.authorizer = rules = Rules(*case.needs)
         found = set(codes(await wire(case.make(topic_id), case.version)))
         assert not found & set(REFUSED.values()), "it needs no other right"
+        assert not found & {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID}, "and finds the topic"
         assert set(case.needs) <= set(rules.asked)
 
 

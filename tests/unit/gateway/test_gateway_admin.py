@@ -52,6 +52,7 @@ from kclient.protocol.messages.topics import (
     DeleteTopicState,
 )
 from kclient.protocol.registry import ApiKey, request_class
+from kclient.records import BatchBuilder
 from tests.gateway_wire import Wire, batch_of, names, running
 
 pytestmark = pytest.mark.anyio
@@ -552,6 +553,32 @@ async def test_offsets_by_time() -> None:
         assert (newest.offset, newest.timestamp, newest.leader_epoch) == (2, 300, gateway.parts.identity.leader_epoch)
         assert (await wire.offset("t", -5)).offset == -1
         assert (await wire.offset("t", 0, 1)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def test_the_newest_record_is_one_that_was_not_deleted() -> None:
+    async with running() as (_, wire):
+        await wire.create("t", message_timestamp_before_max_ms="9223372036854775807")
+        for stamp in (500, 100, 300, 200):
+            await wire.produce("t", batch_of(b"a", timestamp=stamp))
+        assert await delete_records(wire, 1) == (0, 1)
+        with anyio.fail_after(10):
+            newest = await wire.offset("t", -3)
+        assert (newest.offset, newest.timestamp) == (2, 300)
+
+
+async def test_a_record_that_was_deleted_is_not_found_by_its_time() -> None:
+    """Though it is in a batch of which others are there."""
+    builder = BatchBuilder(limit=1000)
+    for stamp in (500, 100):
+        builder.append(stamp, None, b"x")
+    async with running() as (_, wire):
+        await wire.create("t", message_timestamp_before_max_ms="9223372036854775807")
+        await wire.produce("t", bytes(builder.build()))
+        await wire.produce("t", batch_of(b"a", timestamp=200))
+        assert await delete_records(wire, 1) == (0, 1)
+        with anyio.fail_after(10):
+            found = [(await wire.offset("t", time)).offset for time in (100, 150, 400)]
+        assert found == [1, 2, -1]
 
 
 async def test_an_empty_log_has_no_times() -> None:

@@ -295,7 +295,14 @@ async def test_a_group(url: str, change: Callable[[bytes], bytes], caplog: pytes
 
 
 @pytest.mark.parametrize(
-    "change", [WAYS["not JSON"], WAYS["another type"], WAYS["nested deeply"], lambda _: b'{"num.partitions": 1e999}']
+    "change",
+    [
+        WAYS["not JSON"],
+        WAYS["another type"],
+        WAYS["nested deeply"],
+        lambda _: b'{"num.partitions": 1e999}',
+        lambda _: seal(b'{"format":9,"settings":{}}'),
+    ],
 )
 async def test_the_broker_settings(
     url: str, change: Callable[[bytes], bytes], caplog: pytest.LogCaptureFixture

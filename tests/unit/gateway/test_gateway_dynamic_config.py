@@ -247,10 +247,14 @@ def values_at_the_limits() -> Iterator[tuple[str, str]]:
 
 @pytest.mark.parametrize(("name", "text"), list(values_at_the_limits()))
 def test_no_value_of_a_broker_setting_leaves_topics_without_settings(name: str, text: str) -> None:
-    """It is refused at the start, or every topic can be served under it."""
+    """It is refused, at the start and by AlterConfigs, or every topic can be served under it."""
     try:
         config = BrokerConfig({name: text})
     except ConfigError:
+        if name not in READ_ONLY:
+            with pytest.raises(ConfigError):
+                BROKER_SETTINGS[name].parse(text)
+                BrokerConfig().altered({name: text})
         return
     TopicConfig.resolve(config, {})
     config.altered({name: text})

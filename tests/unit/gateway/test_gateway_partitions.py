@@ -15,6 +15,8 @@ from kclient.gateway import Gateway
 from kclient.gateway.assembly import Assembly
 from kclient.gateway.opening import Openings
 from kclient.gateway.partition_states import State
+from kclient.gateway.rows.keys import CHECKPOINTS
+from kclient.gateway.rows.partitions import decode_checkpoint
 from kclient.htp import open_store
 from kclient.htp.errors import StorageError
 from kclient.htp.memory.broker import MemoryBroker
@@ -22,6 +24,7 @@ from kclient.htp.memory.topic import MemoryTopic
 from kclient.htp.port import CAP_NOWAIT, SyncedCallback, TopicStatus
 from kclient.protocol import messages as m
 from kclient.types import Buffer
+from tests.all_rows import scan_all
 from tests.gateway_wire import Wire, batch_of, connect, fetch_request, names, produce_request, running
 from tests.slow_store import Gates
 
@@ -318,6 +321,22 @@ async def test_what_comes_while_a_store_is_asked_where_it_ends() -> None:
             assert len(await wire.values("t")) == 3
             await wire.aclose()
             await other.aclose()
+
+
+async def test_after_so_many_batches_a_checkpoint_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next start reads on from there, also after a crash."""
+    monkeypatch.setattr("kclient.gateway.partition._CHECKPOINT_BATCHES", 3)
+    async with open_store(f"memory:{next(names)}") as store, Gateway(store, listen=None) as gateway:
+        wire = connect(gateway)
+        await wire.create("t")
+        for _ in range(5):
+            await wire.produce("t", batch_of(b"x"))
+        with anyio.fail_after(10):
+            while not (rows := await scan_all(store.manager, CHECKPOINTS)):
+                await anyio.sleep(0.005)
+        (row,) = rows.values()
+        assert decode_checkpoint(row.value).next_offset >= 4
+        await wire.aclose()
 
 
 async def test_what_was_taken_and_not_synced_keeps_its_offset_to_itself() -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import anyio
 import anyio.lowlevel
 import pytest
 
 from kclient.errors import ErrorCode
+from kclient.htp.embedded.topic import EmbeddedTopic
+from kclient.protocol.messages import FetchRequest
 from kclient.protocol.messages.metadata import MetadataRequest
 from kclient.records import CompressionType, read_header
 from tests.gateway_wire import batch_of, connect, fetch_request, produce_request, running
@@ -216,6 +219,14 @@ async def test_a_fetch_into_a_batch_returns_the_whole_batch() -> None:
         assert bytes(answer.records or b"")[21:] == batch[21:]  # nothing behind the checksum is touched
 
 
+async def test_what_is_not_at_hand_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(EmbeddedTopic, "pull_nowait", lambda *_, **__: None)  # as where the disk has to be asked
+    async with running(f"embedded:{tmp_path / 'data'}") as (_, wire):
+        await wire.create("t")
+        await wire.produce("t", batch_of(b"a", b"b"))
+        assert await wire.values("t") == [b"a", b"b"]
+
+
 async def test_limits() -> None:
     async with running() as (_, wire):
         await wire.create("t", 2)
@@ -227,9 +238,35 @@ async def test_limits() -> None:
         request = fetch_request("t", 0, max_bytes=10, partition_max_bytes=10)
         request.topics[0].partitions.append(fetch_request("t", 0, 1).topics[0].partitions[0])
         response = await wire(request, 11)
-        sizes = [len(answer.records) for answer in response.responses[0].partitions]
-        assert sizes == [one, 0]
+        sizes = [(answer.partition_index, len(answer.records)) for answer in response.responses[0].partitions]
+        assert sizes == [(0, one), (1, 0)]
         assert len((await wire.fetch("t", 0, partition_max_bytes=2 * one + 5)).records or b"") == 2 * one
+
+
+async def test_many_partitions_are_read_in_the_order_of_the_request() -> None:
+    async with running() as (_, wire):
+        await wire.create("t", 300)
+        for partition in (0, 299):
+            await wire.produce("t", batch_of(b"x"), partition)
+        request = fetch_request("t", 0, max_bytes=10, partition_max_bytes=10)
+        request.topics[0].partitions += [fetch_request("t", 0, n).topics[0].partitions[0] for n in range(1, 300)]
+        answers = (await wire(request, 11)).responses[0].partitions
+        assert [answer.partition_index for answer in answers] == list(range(300))
+        assert [answer.partition_index for answer in answers if answer.records] == [0]
+
+
+async def test_a_session_that_its_client_ends_is_there_no_more() -> None:
+    async with running() as (_, wire):
+        await wire.create("t")
+        request = fetch_request("t", 0)
+        request.session_epoch = 0
+        session = (await wire(request, 11)).session_id
+        assert session
+        last = fetch_request("t", 0)
+        last.session_id, last.session_epoch = session, -1
+        assert (await wire(last, 11)).error_code == 0
+        again = FetchRequest(session_id=session, session_epoch=1, max_wait_ms=0)
+        assert (await wire(again, 11)).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
 async def test_offsets_out_of_range() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 from pathlib import Path
 
 import pytest
@@ -96,4 +97,6 @@ async def test_listening_beyond_this_machine_is_warned_of(caplog: pytest.LogCapt
         async with Gateway(f"memory:{next(names)}", "0.0.0.0:0", "localhost:0") as gateway:
             assert gateway.bootstrap.startswith("localhost:")
             assert gateway.bootstrap != "localhost:0"
+        async with Gateway(f"memory:{next(names)}", "0.0.0.0:0") as gateway:
+            assert gateway.bootstrap.startswith(f"{socket.gethostname()}:")
     assert "without authentication" in caplog.text

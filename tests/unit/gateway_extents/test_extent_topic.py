@@ -559,6 +559,11 @@ async def test_what_does_not_fit_replaces_nothing() -> None:
             with pytest.raises(IllegalStateError):
                 await made.topic.swap(first, until, [wrong])
             await made.holds_from(0)
+        for first, until in [(1, 12), (0, 11)]:  # amid batches
+            amid = Extent(wrong.place, first, until, 5, Chunks.starting_at(first, 0))
+            with pytest.raises(IllegalStateError, match="goes on at"):
+                await made.topic.swap(first, until, [amid])
+            await made.holds_from(0)
         other = await copied(made, "0.1", 0, 12)
         await made.store.manager.commit({extents_key(ID, 0): b"somebody else's"})
         with pytest.raises(ConflictError):

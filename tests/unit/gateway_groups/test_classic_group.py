@@ -230,6 +230,18 @@ def test_new_member_whose_connection_is_gone_times_out_after_five_minutes() -> N
     assert follower in box.group.members
 
 
+def test_member_whose_client_goes_while_it_waits_keeps_its_place_and_is_not_answered() -> None:
+    box = GroupBox()
+    leader, follower = box.stable(2)
+    parked = box.join(leader)
+    box.run(box.group.forsake(parked, box.now))
+    assert leader in box.group.members
+    again = box.join(follower)
+    box.settle()
+    assert box.joined(again).generation == 2
+    assert box.parked(parked)
+
+
 # ---- sizes -----------------------------------------------------------------------------------------------
 
 
@@ -246,6 +258,14 @@ def test_group_max_size_counts_those_who_wait() -> None:
     assert box.joined(tokens[2]).error is ErrorCode.GROUP_MAX_SIZE_REACHED
     box.settle()
     assert {box.joined(token).error for token in tokens[:2]} == {NONE}
+
+
+def test_restored_group_that_is_just_not_too_large_goes_on() -> None:
+    box = GroupBox()
+    box.stable(3)
+    full = GroupBox(group_max_size=3, now=500.0)
+    full.run(full.group.restore(box.stored[-1], full.now))
+    assert full.group.state is GroupState.STABLE
 
 
 def test_restored_group_that_is_too_large_sheds_the_last_to_rejoin() -> None:

@@ -109,6 +109,25 @@ async def test_join_in_every_version(store: str, version: int) -> None:
         assert member.client_host == "/127.0.0.1"
 
 
+async def test_a_new_member_whose_client_goes_while_it_waits_is_none(store: str) -> None:
+    async with coordinator(store) as box:
+        first = await box.member()
+        box.begin(
+            JoinGroupRequest(
+                group_id="g",
+                session_timeout_ms=10_000,
+                rebalance_timeout_ms=30_000,
+                protocol_type="consumer",
+                protocols=[JoinGroupRequestProtocol(name="range", metadata=b"meta")],
+            ),
+            3,
+        )
+        members = box.groups.table.groups["g"].group.members
+        assert len(members) == 2
+        box.connection.end()
+        assert [member.member_id for member in members] == [first.member_id]
+
+
 @pytest.mark.parametrize("version", range(10))
 async def test_join_errors_in_every_version(store: str, version: int) -> None:
     async with coordinator(store) as box:

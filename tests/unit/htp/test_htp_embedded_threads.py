@@ -67,6 +67,24 @@ def manager_of(store: NamedStore) -> SqliteManager:
     return store.manager
 
 
+# --- the turns of the loop ---
+
+
+async def test_many_topics_are_synced_in_as_many_turns_as_it_takes(
+    store: NamedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kclient.htp.embedded.group_commit._TURN_S", -1.0)  # each turn is over after one of them
+    await prepare(store)
+    topics = [Topic(TOPIC.domain, f"{number}") for number in range(9)]
+    for topic in topics:
+        await store.manager.create_topic(topic)
+        await store.broker.open(topic, FRAMING)
+    sent = [await store.broker.send(topic, (message(0),)) for topic in topics]
+    with anyio.fail_after(20):
+        for each in sent:
+            await each.synced()
+
+
 # --- the database ---
 
 

@@ -85,6 +85,16 @@ def test_an_index_has_no_more_than_so_many_entries() -> None:
     check(again, messages, 97)
 
 
+def test_an_index_that_was_cut_tells_of_nothing_behind() -> None:
+    index, messages = indexed([INTERVAL] * 10, list(range(10)))
+    place = messages[5][1]
+    index.cut(place, 5)
+    assert (index.covered, index.next, len(index)) == (place, 5, 5)
+    index.add(7, 8, INTERVAL, 20)  # it need not go on with the ordinal that was there
+    assert index.entry_of(5) == index.entry_of(6) == (messages[4][1], 4)
+    assert index.entry_of(7) == (place, 7)
+
+
 def test_an_index_that_was_stored_with_more_entries_is_thinned() -> None:
     large = SegmentIndex(0, 1)
     for number in range(MOST):
