@@ -16,8 +16,18 @@ EMBEDDED_BROKERS = 32
 """So many has embedded HTP where each is a partition, and nobody says how many: threads and directories take time."""
 
 
-def have_topics_lie(monkeypatch: pytest.MonkeyPatch, mapping: str) -> None:
-    """Have every gateway that is not told otherwise use this mapping, over stores that have brokers for it."""
+def have_topics_lie(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, mapping: str) -> None:
+    """Have every gateway that is not told otherwise use this mapping, over stores that have brokers for it.
+
+    Tests are skipped that it is not for. Those marked `domains` are about the usual one; `many_partitions` are more than
+    there may be brokers; `own_places` are about partitions that share no topic of HTP.
+    """
+    if request.node.get_closest_marker("domains"):
+        pytest.skip("is about the mapping domain")
+    if mapping == "broker" and request.node.get_closest_marker("many_partitions"):
+        pytest.skip("there are not so many brokers")
+    if mapping == "virtual" and request.node.get_closest_marker("own_places"):
+        pytest.skip("is about partitions that have places of their own")
 
     def given(name: str) -> Mapping:
         return mapping_for(mapping if name == "domain" else name)

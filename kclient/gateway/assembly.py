@@ -150,7 +150,7 @@ async def assemble(
     )  # fmt: skip
     store = PartitionStores(
         partition_store(manager, broker, lease, clock.wall_ms, clock.now),
-        shared_store(manager, broker, lease, memory, clock, spawn),
+        shared_store(manager, broker, lease, memory, clock.wall_ms, spawn, clock.now),
     )
     partitions = PartitionTable(
         topics,

@@ -12,7 +12,6 @@ from kclient.gateway.virtual.envelopes import ORDINALS, ordinals_with_epochs
 from kclient.htp.port import CAP_FENCED_SENDS, CAP_ORDINAL_POSITIONS
 
 if TYPE_CHECKING:
-    from kclient.gateway.clock import Clock
     from kclient.gateway.extents import PartitionStore
     from kclient.gateway.ownership import HeldLease
     from kclient.htp.port import Broker, Manager, OpenTopic, Place, TopicSettings
@@ -24,18 +23,18 @@ def shared_store(
     broker: Broker,
     lease: HeldLease,
     memory: MemoryPart,
-    clock: Clock,
+    wall_ms: Callable[[], int],
     spawn: Callable[..., object],
+    now: Callable[[], float] | None = None,
 ) -> SharedStore:
-    """What suits a broker, for partitions that share their topic."""
-    wall_ms = clock.wall_ms
+    """What suits a broker, for partitions that share their topic; the clocks as for `partition_store`."""
     ordinals: PartitionStore
     if CAP_ORDINAL_POSITIONS in broker.capabilities:
         ordinals = DirectStore(broker, ORDINALS.framing)
     else:
         fenced = CAP_FENCED_SENDS in broker.capabilities
         encoding = (lambda *_: ORDINALS) if fenced else ordinals_with_epochs
-        ordinals = ExtentStore(manager, broker, lease, wall_ms, encoding, clock.now)
+        ordinals = ExtentStore(manager, broker, lease, wall_ms, encoding, now)
     return SharedStore(ordinals, manager, lease, memory, wall_ms, spawn)
 
 

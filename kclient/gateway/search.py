@@ -52,8 +52,8 @@ class TimestampSearch:
             start = found.last + 1  # what made the batch young enough lies below the log start
 
     async def _first_record(self, partition: Partition, offset: int, timestamp: int) -> tuple[int, int] | None:
-        pulled = await partition.pull(offset, max_messages=1)
-        start = max(partition.log.start_offset, offset)
+        start = max(partition.log.start_offset, offset)  # below it a store gives nothing, also of a batch that holds it
+        pulled = await partition.pull(start, max_messages=1)
         for position, header in iter_headers(pulled.data):
             if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
                 return max(header.base_offset, start), header.max_timestamp

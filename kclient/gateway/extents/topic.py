@@ -124,6 +124,8 @@ class ExtentTopic:
         """Whether the outcome of a send is not known: nothing more is sent before it is opened under a newer epoch."""
         self._trimmed = 0
         """The greatest offset that it was trimmed up to."""
+        self._smaller = False
+        """Whether some of a chunk was trimmed since it was measured."""
         self._moved = False
         """Whether the store begins elsewhere than the chunks say."""
         self._outdated = False
@@ -291,7 +293,7 @@ class ExtentTopic:
         self._end = end
         extent.chunks.end_with(measured)  # at once: readers go by it
         self._next = self._least = max(self._end, self._least)
-        self._lost = False
+        self._lost = self._smaller = False
 
     async def _measure(self, extent: Extent) -> None:
         """Find out what is in an extent that is not appended to, unless it is known."""
@@ -351,9 +353,9 @@ class ExtentTopic:
             position = one.last + 1
 
     async def status(self) -> TopicStatus:
-        """Start, end, next offset and size; looks for the end anew, unless nothing was sent since."""
+        """Start, end, next offset and size; looks for the end anew, unless nothing was sent or trimmed since."""
         async with self._changing:
-            if self._lost or self._last is not None:
+            if self._lost or self._last is not None or self._smaller:
                 await self._find_end()
             size = sum(extent.chunks.size for extent in self.extents)
             return TopicStatus(await self._start(), self._end, self._next, size)
@@ -565,6 +567,7 @@ class ExtentTopic:
             if all(other.place != extent.place or other.start >= position for other in self.extents[1:]):
                 await topic.trim(position)
             extent.chunks.trim(before, position)
+            self._smaller = True
             if len(self.extents) == 1:
                 self.starts.trim(position)
             self._changed()

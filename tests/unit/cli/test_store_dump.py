@@ -137,18 +137,18 @@ async def _envelopes(data: Path) -> None:
     async with open_store(f"embedded:{data}") as store:
         await store.manager.create_domain("d")
         info = await store.manager.create_topic(Topic("d", "shared"), broker="brk-0")
-        topic = await store.broker.open(info.place, Enveloped(0).framing, epoch=1)
+        topic = await store.broker.open(info.place, Enveloped(bytes(16), 0, 1).framing, epoch=1)
         for partition in (7, 8):
             batch = batch_of(b"x", compression=CompressionType.ZSTD)
             batch[7] = partition - 7  # the base offset
-            await (await topic.send([Enveloped(partition).wrap(batch)])).synced()
+            await (await topic.send([Enveloped(bytes(16), partition, 1).wrap(batch)])).synced()
 
 
 def test_batches_in_envelopes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = tmp_path / "data"
     anyio.run(_envelopes, data)
     found = dumped(capsys, data)
-    assert [topic["framing"] for topic in found["topic"]] == ["kclient.envelope.v1"]
+    assert [topic["framing"] for topic in found["topic"]] == ["kclient.envelope.v3"]
     assert "topic" not in found["topic"][0]
     assert [message["partition"] for message in found["message"]] == [7, 8]
     assert {(message["crc"], message["codec"]) for message in found["message"]} == {("ok", "zstd")}

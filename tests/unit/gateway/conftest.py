@@ -12,21 +12,10 @@ from tests.mappings import have_topics_lie
 
 @pytest.fixture(autouse=True)
 def _mapping(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`--mapping`: the gateway's tests with another one.
-
-    Those marked `domains` are about the usual one; `many_partitions` are more than there may be brokers; `own_places`
-    are about partitions that share no topic of HTP.
-    """
+    """`--mapping`: the gateway's tests with another one."""
     mapping: str = request.config.getoption("mapping")
-    if mapping == "domain":
-        return
-    if request.node.get_closest_marker("domains"):
-        pytest.skip("is about the mapping domain")
-    if mapping == "broker" and request.node.get_closest_marker("many_partitions"):
-        pytest.skip("there are not so many brokers")
-    if mapping == "virtual" and request.node.get_closest_marker("own_places"):
-        pytest.skip("is about partitions that have places of their own")
-    have_topics_lie(monkeypatch, mapping)
+    if mapping != "domain":
+        have_topics_lie(request, monkeypatch, mapping)
 
 
 @pytest.fixture(params=["memory", "embedded"])

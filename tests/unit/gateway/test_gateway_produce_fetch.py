@@ -243,6 +243,7 @@ async def test_limits() -> None:
         assert len((await wire.fetch("t", 0, partition_max_bytes=2 * one + 5)).records or b"") == 2 * one
 
 
+@pytest.mark.many_partitions
 async def test_many_partitions_are_read_in_the_order_of_the_request() -> None:
     async with running() as (_, wire):
         await wire.create("t", 300)

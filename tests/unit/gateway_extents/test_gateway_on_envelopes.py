@@ -34,5 +34,5 @@ async def test_they_run_over_envelopes() -> None:
         await wire.produce("t", batch_of(b"x"), 1)
         topics = gateway._store.broker.opened.values()  # type: ignore[union-attr]
         stored = [bytes((await topic.pull(0)).data) for topic in topics]
-        assert [message[:4] for message in stored if message] == [b"KE\x02\x00"]
+        assert [message[:4] for message in stored if message] == [b"KE\x03\x00"]
         assert len((await wire.fetch("t", 0, partition=1)).records or b"") == len(batch_of(b"x"))

@@ -9,4 +9,4 @@ from tests.mappings import have_topics_lie
 
 @pytest.fixture(autouse=True)
 def _lie_elsewhere(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    have_topics_lie(monkeypatch, request.module.MAPPING)
+    have_topics_lie(request, monkeypatch, request.module.MAPPING)

@@ -21,12 +21,17 @@ def _vendor(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def _two_levels(monkeypatch: pytest.MonkeyPatch) -> None:
-    have_topics_lie(monkeypatch, "multilevel")
+def _two_levels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    have_topics_lie(request, monkeypatch, "multilevel")
 
 
 @pytest.fixture
-def _by_broker(_vendor: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    have_topics_lie(monkeypatch, "broker")
+def _shared(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    have_topics_lie(request, monkeypatch, "virtual")
+
+
+@pytest.fixture
+def _by_broker(_vendor: None, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    have_topics_lie(request, monkeypatch, "broker")
     opener = "tests.unit.gateway_vendor.conftest:open_with_many_brokers"
     monkeypatch.setitem(kclient.htp.store._BUILT_IN, "memory", opener)

@@ -353,8 +353,9 @@ async def test_a_trimmed_file_that_comes_back_is_no_loss(tmp_path: Path, caplog:
         file.unlink()
     first.write_bytes(content)
     with Inspection(str(data), FRAMING.name, dense=True) as inspection:
-        (info,) = inspection.topics.values()
-        assert not [each for each in inspection.topic(info, lambda _: None).findings if each.severity is Severity.ERROR]
+        (place,) = inspection.places.values()
+        findings = inspection.topic(place, lambda _: None).findings
+        assert not [each for each in findings if each.severity is Severity.ERROR]
     caplog.clear()
     async with opened(data) as store:
         await send(store, 3)
