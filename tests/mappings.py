@@ -19,8 +19,8 @@ EMBEDDED_BROKERS = 32
 def have_topics_lie(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, mapping: str) -> None:
     """Have every gateway that is not told otherwise use this mapping, over stores that have brokers for it.
 
-    Tests are skipped that it is not for. Those marked `domains` are about the usual one; `many_partitions` are more than
-    there may be brokers; `own_places` are about partitions that share no topic of HTP.
+    Tests are skipped that it is not for. Those marked `domains` are about the usual one; `many_partitions` are more
+    than there may be brokers; `own_places` are about partitions that share no topic of HTP.
     """
     if request.node.get_closest_marker("domains"):
         pytest.skip("is about the mapping domain")

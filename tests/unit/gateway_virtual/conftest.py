@@ -8,6 +8,6 @@ from tests.mappings import have_topics_lie
 
 
 @pytest.fixture
-def virtual(monkeypatch: pytest.MonkeyPatch) -> None:
+def virtual(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Gateways keep new topics in HTP so that their partitions share one."""
     have_topics_lie(request, monkeypatch, "virtual")
