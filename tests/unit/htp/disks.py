@@ -15,6 +15,11 @@ from kclient.htp.embedded.files import Files, SyncPoint
 from kclient.types import Buffer
 
 
+def _names(path: str) -> list[str]:
+    """What is in a directory, but for sockets: nothing of these is on a disk."""
+    return [name for name in os.listdir(path) if not name.endswith(".sock")]
+
+
 class PowerCutFiles(Files):
     """Real files, of which it is known what a power cut would leave.
 
@@ -94,7 +99,7 @@ class PowerCutFiles(Files):
             if self._counts(point):
                 for folder, _, names in os.walk(self.base):
                     self._sync_entries(folder)
-                    for name in names:
+                    for name in set(names) & set(_names(folder)):
                         self._content[self._number(f"{folder}/{name}")] = Path(folder, name).read_bytes()
 
     def _counts(self, point: SyncPoint) -> bool:
@@ -102,13 +107,13 @@ class PowerCutFiles(Files):
         return point not in self.skip
 
     def _sync_entries(self, path: str) -> None:
-        self._entries[self._number(path)] = {name: self._number(f"{path}/{name}") for name in os.listdir(path)}
+        self._entries[self._number(path)] = {name: self._number(f"{path}/{name}") for name in _names(path)}
 
     def removals_reach_the_disk(self, path: str) -> None:
         """What was removed from a directory, and only that, becomes durable: nobody asks for it, it may happen."""
         with self._lock:
             number = self._number(path)
-            here = os.listdir(path)
+            here = _names(path)
             entries = self._entries.get(number, {})
             self._entries[number] = {name: each for name, each in entries.items() if name in here}
 
@@ -123,7 +128,7 @@ class PowerCutFiles(Files):
         """
         with self._lock:
             target.mkdir()
-            names = {name: self._number(f"{self.base}/{name}") for name in os.listdir(self.base)}
+            names = {name: self._number(f"{self.base}/{name}") for name in _names(self.base)}
             durable = self._entries.get(self._number(self.base), {})
             self._build(self.base, self._mixed(durable, names, tear), str(target), tear)
 
@@ -147,7 +152,7 @@ class PowerCutFiles(Files):
                     shutil.copytree(path, f"{target}/{name}", ignore=shutil.ignore_patterns("*-shm", "*.sock"))
                     continue
                 os.mkdir(f"{target}/{name}")
-                now = {each: self._number(f"{path}/{each}") for each in os.listdir(path)}
+                now = {each: self._number(f"{path}/{each}") for each in _names(path)}
                 mixed = self._mixed(self._entries.get(number, {}), now, tear)
                 self._build(path, mixed, f"{target}/{name}", tear)
             elif path is None and number in self._entries:  # a directory that was removed, and comes back
@@ -160,7 +165,7 @@ class PowerCutFiles(Files):
         """Where each inode of a folder is now (it may have been renamed); empty for a folder that is gone."""
         if not os.path.isdir(folder):
             return {}
-        return {self._number(f"{folder}/{name}"): f"{folder}/{name}" for name in os.listdir(folder)}
+        return {self._number(f"{folder}/{name}"): f"{folder}/{name}" for name in _names(folder)}
 
     def _torn(self, number: int, path: str | None, tear: random.Random | None) -> bytes:
         durable = self._content.get(number, b"")
