@@ -538,3 +538,73 @@ async def test_the_index_is_written_now_and_then(tmp_path: Path, monkeypatch: py
         save, topic = made.saves[-1]
         await save(topic)
         assert indexed_key(ID) in await scan_all(made.store.manager, "kafka/")
+
+
+async def test_a_sync_that_fails_while_another_partition_sends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What the store takes after it has cut back lies where its envelope says, behind ordinals that nothing has."""
+    async with bed("plain", tmp_path) as made:
+        await made.append(0, b"a")
+        await made.holds(0)
+        await made.append(2, b"c")
+        inner = made.store.broker.opened[made.place]
+        lost = batch_of(b"lost")
+        place_batch(lost, made.models[0].next, 1)
+        reached, goes_on, below = anyio.Event(), anyio.Event(), inner._inner
+
+        class Slow:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(below, name)
+
+            async def send(self, messages: Any) -> Any:
+                reached.set()
+                await goes_on.wait()
+                return await below.send(messages)
+
+        async def append() -> None:
+            await made.append(1, b"b")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(inner, "failing", lambda: True)
+            patch.setattr(inner, "_post", lambda _: None)
+            undone = await made.partitions[0].send((lost,))
+            patch.setattr(inner, "_inner", Slow())
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(append)
+                await reached.wait()
+                inner._sync()
+                with pytest.raises(StorageError):
+                    await undone.synced()
+                patch.undo()
+                goes_on.set()
+        await made.holds(1)
+        for number in (0, 1, 2):
+            await made.append(number, b"more")
+        await made.holds_all()
+        await made.save()
+        await made.restart()
+        await made.holds_all()
+        await made.store.manager.commit({indexed_key(ID): None})
+        await made.restart()
+        await made.holds_all()
+        assert not caplog.text
+
+
+async def test_entries_of_a_block_that_was_cut_stay_until_they_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_module, "_FEW", 4)
+    async with bed("plain", tmp_path) as made:
+        for number in range(9):
+            await made.append(0, b"%d" % number)
+        await made.save()
+        inner = made.store.broker.opened[made.place]
+        last = [segment.lasts for segment in inner._inner._log._segments if segment.lasts][-1]
+        inner._visible = last[-4] + 1  # the store has lost three messages
+        inner._cut_back(inner._inner._log._segments)
+        made.epoch += 1
+        await made.open(0, 1, 2)
+        made.partitions[0].topic._kept.give_up()
+        await made.save()
+        assert [each[0] for each in await made.read(0, 0)] == list(range(6))
