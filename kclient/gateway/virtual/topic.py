@@ -93,6 +93,8 @@ class SharedTopic:
         """The next ordinal."""
         self.end: int = 0
         """The ordinal behind the last message that is visible, and durable."""
+        self._least = 0
+        """Ordinals below this were given by whoever had it open before, and are not given again."""
         self.over: bool = False
         """Whether nothing is done any more: the outcome of a send is not known, or a newer epoch has it."""
         self.windows: Windows = Windows(kept)
@@ -153,6 +155,7 @@ class SharedTopic:
             index.configure(self.settings)
         await self._look_through(begin, status.end)
         self.next, self.end = max(status.next, written.next), status.end
+        self._least = self.next
         if status.end > status.start:
             self._mean = status.size // (status.end - status.start)
         if status.end < written.end or status.end > written.end + _SAVED_MESSAGES:
@@ -186,6 +189,7 @@ class SharedTopic:
                 index.cut(status.end)
         await self._look_through(begin, status.end)
         self.next, self.end = max(status.next, begin), status.end
+        self._least = self.next
 
     async def _look_through(self, begin: int, end: int) -> None:
         """Have an entry for each batch between two ordinals."""
@@ -537,7 +541,7 @@ class SharedTopic:
             self._moved = False
             self._new_bytes = self._new_messages = 0
             try:
-                whole = await self._rows.write(self.indexes, self.end, max(self.next, self.end), self._others)
+                whole = await self._rows.write(self.indexes, self.end, max(self.end, self._least), self._others)
             except BaseException:  # cancelled too
                 self._moved = True
                 raise

@@ -608,3 +608,39 @@ async def test_entries_of_a_block_that_was_cut_stay_until_they_are_written(
         made.partitions[0].topic._kept.give_up()
         await made.save()
         assert [each[0] for each in await made.read(0, 0)] == list(range(6))
+
+
+@pytest.mark.parametrize("kind", ["embedded", "plain"])
+async def test_ordinals_that_were_never_durable_are_given_again(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The index was written while a message was on its way, and that got lost: nothing durable was."""
+    async with bed(kind, tmp_path) as made:
+        await made.append(0, b"a")
+        batch, goes_on = batch_of(b"lost"), threading.Event()
+        place_batch(batch, made.models[1].next, 1)
+        with monkeypatch.context() as patch:
+            if kind == "plain":
+                inner = made.store.broker.opened[made.place]
+                patch.setattr(inner, "failing", lambda: True)
+                patch.setattr(inner, "_post", lambda _: None)
+            else:
+
+                def failing(*_: object) -> None:
+                    goes_on.wait(20)
+                    raise OSError(errno.EIO, "in this test")
+
+                patch.setattr(Files, "sync", failing)
+            sent = await made.partitions[1].send((batch,))
+            await made.save()
+            if kind == "plain":
+                inner._sync()
+            goes_on.set()
+            with pytest.raises(StorageError):
+                await sent.synced()
+        caplog.clear()
+        await made.restart()
+        assert made.partitions[0].topic.next == 1
+        await made.append(1, b"b")
+        await made.holds_all()
+        assert "lost" not in caplog.text
