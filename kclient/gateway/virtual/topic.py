@@ -146,6 +146,7 @@ class SharedTopic:
         if status.end < written.end:
             logger.error("%s ends at message %d; what had been durable up to %d is lost", self, status.end, written.end)
         if not await self._have_entries(indexes, status.end):
+            await self._rows.forget_all()
             indexes, begin = {}, status.start
         for index in indexes.values():
             index.start_at(status.start)

@@ -173,6 +173,7 @@ def test_partitions_that_share_a_topic(tmp_path: Path, capsys: pytest.CaptureFix
     assert {(each["crc"], each["codec"], each["records"]) for each in found["message"]} == {("ok", "zstd", 2)}
     kinds = {row["key"].split("/")[1] for row in found["row"] if row["key"].startswith("kafka/")}
     assert {"indexed", "blocks", "entries", "log"} <= kinds
+    assert {"index of a shared topic", "index blocks", "index entries"} <= {row["kind"] for row in found["row"]}
     segment = next(data.glob("brk-0/topics/t.*/*.log"), None) or next(data.glob("brk-0/topics/*t.1/*.log"))
     with segment.open("r+b") as file:
         file.seek(24 + 16)  # the magic of the first batch

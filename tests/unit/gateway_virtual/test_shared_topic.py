@@ -20,6 +20,7 @@ from kclient.gateway.partition_stores import shared_store
 from kclient.gateway.rows.keys import blocks_key, entries_key, indexed_key, of_topic
 from kclient.gateway.virtual import SharedPartition, SharedStore
 from kclient.gateway.virtual import index as index_module
+from kclient.gateway.virtual import index_rows as index_rows_module
 from kclient.gateway.virtual import topic as topic_module
 from kclient.gateway.virtual import windows as windows_module
 from kclient.htp import (
@@ -600,8 +601,8 @@ async def test_entries_of_a_block_that_was_cut_stay_until_they_are_written(
             await made.append(0, b"%d" % number)
         await made.save()
         inner = made.store.broker.opened[made.place]
-        last = [segment.lasts for segment in inner._inner._log._segments if segment.lasts][-1]
-        inner._visible = last[-4] + 1  # the store has lost three messages
+        ends = [last + 1 for segment in inner._inner._log._segments for last in segment.lasts]
+        inner._visible = ends[5]  # the store has lost three messages
         inner._cut_back(inner._inner._log._segments)
         made.epoch += 1
         await made.open(0, 1, 2)
@@ -644,3 +645,29 @@ async def test_ordinals_that_were_never_durable_are_given_again(
         await made.append(1, b"b")
         await made.holds_all()
         assert "lost" not in caplog.text
+
+
+async def test_rows_of_what_the_store_has_lost_mean_nothing_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a row of the index that would tell what is left is damaged, so that all messages are read."""
+    monkeypatch.setattr(index_module, "_FEW", 4)
+    monkeypatch.setattr(index_rows_module, "_IN_A_ROW", 1)
+    async with bed("plain", tmp_path) as made:
+        for number in range(40):
+            await made.append(0, b"%d" % number)
+        await made.save()
+        inner = made.store.broker.opened[made.place]
+        ends = [last + 1 for segment in inner._inner._log._segments for last in segment.lasts]
+        inner._visible = ends[21]  # of 40 messages 22 are left
+        inner._cut_back(inner._inner._log._segments)
+        del made.models[0].batches[22:]
+        await made.store.manager.commit({entries_key(ID, 0, 3): b"garbage"})
+        await made.restart()
+        await made.holds_all()
+        await made.append(0, b"more")
+        await made.save()
+        made.models[0].next = 40  # the partition's checkpoint is older
+        await made.restart()
+        assert tuple(await made.partitions[0].status())[:3] == (0, 41, 41)
+        await made.holds_all()
