@@ -183,12 +183,16 @@ class SharedTopic:
     async def find_out(self, begin: int) -> None:
         """Find out what lies behind an ordinal after it was opened anew."""
         status = await self.inner.status()
+        looked = begin
         if status.end < begin:
             logger.error("%s ends at message %d; what had been durable up to %d is lost", self, status.end, begin)
-            await self._have_entries(self.indexes, status.end)
+            if not await self._have_entries(self.indexes, status.end):
+                await self._rows.forget_all()
+                self.indexes.clear()
+                looked = status.start
             for index in self.indexes.values():
                 index.cut(status.end)
-        await self._look_through(begin, status.end)
+        await self._look_through(looked, status.end)
         self.next, self.end = max(status.next, begin), status.end
         self._least = self.next
 

@@ -592,9 +592,11 @@ async def test_a_sync_that_fails_while_another_partition_sends(
         assert not caplog.text
 
 
+@pytest.mark.parametrize("damaged", [False, True])
 async def test_entries_of_a_block_that_was_cut_stay_until_they_are_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    damaged: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Those that were read again for it, and those that were found among the messages."""
     monkeypatch.setattr(index_module, "_FEW", 4)
     async with bed("plain", tmp_path) as made:
         for number in range(9):
@@ -603,6 +605,9 @@ async def test_entries_of_a_block_that_was_cut_stay_until_they_are_written(
         inner = made.store.broker.opened[made.place]
         ends = [last + 1 for segment in inner._inner._log._segments for last in segment.lasts]
         inner._visible = ends[5]  # the store has lost three messages
+        if damaged:
+            made.partitions[0].topic._kept.give_up()
+            await made.store.manager.commit({entries_key(ID, 0, 1): b"garbage"})
         inner._cut_back(inner._inner._log._segments)
         made.epoch += 1
         await made.open(0, 1, 2)
