@@ -98,7 +98,7 @@ def _shown(message: DumpedMessage) -> tuple[Any, ...]:
 
 
 def _remarks(message: DumpedMessage) -> Iterator[str]:
-    if message.first_offset is None:
+    if message.crc == "none":
         yield "no whole message"
     if message.partition is not None:
         yield f"partition {message.partition}"

@@ -13,6 +13,7 @@ from kclient.gateway.mapping import mapping_for
 from kclient.gateway.rows import keys
 from kclient.gateway.rows.inspection import ShownRow, shown_row
 from kclient.gateway.rows.topics import TopicRow
+from kclient.gateway.virtual.envelopes import OrdinalFraming, OrdinalsInEnvelopes, batch_with_ordinal
 from kclient.htp.brokers import FIRST_BROKER
 from kclient.htp.embedded.checkpoints import checkpoint_key
 from kclient.htp.embedded.inspection import Inspection
@@ -22,7 +23,14 @@ from kclient.htp.errors import HtpError
 from kclient.htp.port import Place, Topic
 from kclient.records import BatchHeader, RecordBatchFraming, read_header
 
-_PER_TOPIC: Final = (keys.CHECKPOINTS, keys.LOG_STARTS, keys.EXTENTS, keys.ABORTED, keys.UNITS)
+_SHARED: Final = frozenset({OrdinalFraming.name, OrdinalsInEnvelopes.name})
+"""Framings of topics that partitions share: the ordinals of messages are no offsets."""
+_ENVELOPES: Final = {
+    EnvelopeFraming.name: (batch_in,),
+    OrdinalFraming.name: (batch_with_ordinal,),
+    OrdinalsInEnvelopes.name: (batch_in, batch_with_ordinal),
+}
+"""What opens the envelopes of a framing, from the outermost on."""
 
 
 class DumpedTopic(NamedTuple):
@@ -36,6 +44,7 @@ class DumpedTopic(NamedTuple):
     topic: str | None
     """The topic of Kafka whose records it holds; None if no row tells."""
     partition: int | None
+    """None if it holds those of all partitions, too."""
 
 
 class DumpedRow(NamedTuple):
@@ -63,7 +72,7 @@ class DumpedMessage(NamedTuple):
     """Where it begins in the segment."""
     bytes: int
     first_offset: int | None
-    """None, like the other fields of a batch, for bytes that are no whole message."""
+    """None, like the other fields of a batch, for bytes that are no whole message, or tell of no batch."""
     last_offset: int | None
     records: int | None
     base_timestamp: int | None
@@ -140,7 +149,11 @@ class StoreDump:
         """The topics of HTP at each broker, by name."""
         for place in self._places():
             framing = self._inspection.framing_of(place)
-            yield DumpedTopic(str(place.topic), place.incarnation, place.broker, framing, *self._of(place))
+            topic, partition = self._of(place)
+            yield DumpedTopic(
+                str(place.topic), place.incarnation, place.broker, framing, topic,
+                None if framing in _SHARED else partition,
+            )  # fmt: skip
 
     def rows(self) -> Iterator[DumpedRow]:
         """The rows of the manager, by key."""
@@ -159,7 +172,7 @@ class StoreDump:
                 return keys.parse_offset_key(key)[1].topic == self._topic
             except ValueError:
                 return False
-        return self._id is not None and any(key.startswith(f"{prefix}{self._id}/") for prefix in _PER_TOPIC)
+        return self._id is not None and key.startswith(keys.of_topic(bytes.fromhex(self._id)))
 
     def messages(self) -> Iterator[DumpedMessage]:
         """The messages of each topic of HTP, in order.
@@ -185,6 +198,10 @@ def _shown_checkpoint(row: bytes) -> ShownRow:
 def _dumped(place: Place, framing: str, message: StoredMessage) -> DumpedMessage:
     info = message.info
     header, partition = _header(framing, message)
+    if framing in _SHARED:
+        first, last = (None, None) if header is None else (header.base_offset, header.last_offset)
+    else:
+        first, last = (None, None) if info is None else (info.first, info.last)
     of_producer = header is not None and header.producer_id >= 0
     return DumpedMessage(
         htp_topic=str(place.topic),
@@ -192,8 +209,8 @@ def _dumped(place: Place, framing: str, message: StoredMessage) -> DumpedMessage
         segment=message.segment,
         byte=message.place,
         bytes=message.length,
-        first_offset=None if info is None else info.first,
-        last_offset=None if info is None else info.last,
+        first_offset=first,
+        last_offset=last,
         records=None if header is None else header.count,
         base_timestamp=None if header is None else header.base_timestamp,
         max_timestamp=None if info is None else info.max_timestamp,
@@ -216,11 +233,12 @@ def _header(framing: str, message: StoredMessage) -> tuple[BatchHeader | None, i
     if message.info is None:
         return None, None
     try:
-        if framing == EnvelopeFraming.name:
-            inside = batch_in(batch)
-            if inside is None:
-                return None, None
-            partition, batch = inside
+        if framing in _ENVELOPES:
+            for opened in _ENVELOPES[framing]:
+                inside = opened(batch)
+                if inside is None:
+                    return None, None
+                partition, batch = inside
         elif framing != RecordBatchFraming.name:
             return None, None
         return read_header(batch, 0), partition

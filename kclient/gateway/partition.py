@@ -669,15 +669,17 @@ class Partition(PartitionLife):
 
     @property
     def busy(self) -> bool:
-        """Whether it is being opened, or its checkpoint written."""
-        return self.saving.locked() or self._opening is not None
+        """Whether it is being opened, or its checkpoint written; of one that has gone, also what its store writes."""
+        if self.saving.locked() or self._opening is not None:
+            return True
+        return self.state is State.GONE and self._around.store.busy(self.place)
 
     async def left(self) -> None:
         """Until nothing is under way any more of a partition that has gone: its rows and places may be removed."""
         if self._opening is not None:  # who waited for it to be open was told before
             await self._opening.wait()
         async with self.saving:
-            return
+            await self._around.store.left(self.place)
 
     def drop(self) -> None:
         """The topic is deleted: whoever waits is told."""

@@ -81,6 +81,15 @@ class PartitionStores:
         """A partition has gone."""
         self._of(opened).release(opened)
 
+    def busy(self, place: Place) -> bool:
+        """Whether rows of partitions that have gone are being written."""
+        return is_shared(place) and self._shared.busy(place)
+
+    async def left(self, place: Place) -> None:
+        """Until they are not."""
+        if is_shared(place):
+            await self._shared.left(place)
+
     def rows(self, opened: OpenTopic) -> Mapping[str, bytes]:
         """What is to be written together with a partition's checkpoint."""
         return self._of(opened).rows(opened)

@@ -73,6 +73,14 @@ class PartitionStore(Protocol):
         """A partition has gone, or its gateway closes: nobody uses it any more."""
         ...
 
+    def busy(self, place: Place) -> bool:
+        """Whether rows of partitions there that have gone are being written: others may not be removed yet."""
+        ...
+
+    async def left(self, place: Place) -> None:
+        """Until they are not."""
+        ...
+
     def rows(self, opened: OpenTopic) -> Mapping[str, bytes]:
         """What is to be written together with the partition's checkpoint."""
         ...
@@ -120,6 +128,13 @@ class DirectStore:
 
     def release(self, opened: OpenTopic) -> None:
         """Whoever deletes the place, or closes the store, ends it."""
+
+    def busy(self, place: Place) -> bool:
+        """Rows are written by partitions only."""
+        return False
+
+    async def left(self, place: Place) -> None:
+        """At once."""
 
     def rows(self, opened: OpenTopic) -> Mapping[str, bytes]:
         """Nothing: the store knows where offsets lie."""
@@ -195,6 +210,13 @@ class ExtentStore:
 
     def release(self, opened: OpenTopic) -> None:
         """Whoever deletes its places, or closes the store, ends it."""
+
+    def busy(self, place: Place) -> bool:
+        """Rows are written by partitions only."""
+        return False
+
+    async def left(self, place: Place) -> None:
+        """At once."""
 
     def rows(self, opened: OpenTopic) -> Mapping[str, bytes]:
         """Where some of its offsets lie."""

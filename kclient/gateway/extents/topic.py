@@ -232,7 +232,7 @@ class ExtentTopic:
                     with suppress(HtpError):
                         await self._rows.write_chunks(self.extents, self.starts)
                 raise
-            self._lost = False
+            self._lost = self._failures != failures
             now_ms = self._wall_ms()
             for message, info in zip(messages, infos, strict=True):
                 self.extents[-1].chunks.grow(len(message), info.max_timestamp, now_ms)

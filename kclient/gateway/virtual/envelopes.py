@@ -29,7 +29,10 @@ from kclient.htp.port import Framing, MessageInfo
 from kclient.records import HEADER_SIZE, BatchInfo, RecordBatchFraming
 from kclient.types import Buffer
 
-__all__ = ["ORDINALS", "SIZE", "FoundBatch", "OrdinalFraming", "Run", "found_in", "last_offset_of", "runs_in", "wrap"]
+__all__ = [
+    "ORDINALS", "SIZE", "FoundBatch", "OrdinalFraming", "Run", "batch_with_ordinal", "found_in", "last_offset_of",
+    "runs_in", "wrap",
+]  # fmt: skip
 
 _HEAD: Final = Struct(">IIIQ")
 _CRC: Final = Struct(">I")
@@ -128,6 +131,16 @@ def found_in(messages: Buffer, ordinal: int) -> Iterator[FoundBatch]:
         if found is not None:
             yield found
         ordinal += 1
+
+
+def batch_with_ordinal(message: Buffer) -> tuple[int, memoryview] | None:
+    """The partition and the batch that a message holds; None for one of another kind.
+
+    Raises:
+        CorruptRecordError: It is damaged, or none.
+    """
+    found, length = _look(message, 0)
+    return None if found is None else (found.partition, memoryview(message)[SIZE:length])
 
 
 def _look(buffer: Buffer, place: int, ordinal: int | None = None) -> tuple[FoundBatch | None, int]:

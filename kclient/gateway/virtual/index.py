@@ -275,7 +275,9 @@ class PartitionIndex:
             del self.blocks[:count]
             if self.blocks:
                 self.blocks[0].begins = self.blocks[0].begins or begun
+            since = self._segment_since
             self._begin_again()
+            self._segment_since = since  # the last segment is as old as before
             self.changes += 1
 
     def find(self, offset: int) -> int:

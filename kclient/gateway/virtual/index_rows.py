@@ -80,7 +80,7 @@ class IndexRows:
             )  # fmt: skip
             row, indexed, indexes = None, IndexedRow(0, 0), {}
         if row is None:
-            await self._forget_all()
+            await self.forget_all()
         return Written(*indexed, indexes)
 
     async def _indexes(self) -> dict[int, PartitionIndex]:
@@ -116,8 +116,8 @@ class IndexRows:
     def _prefix(self, kind: str) -> str:
         return f"{kind}{self._topic_id.hex()}/"
 
-    async def _forget_all(self) -> None:
-        """Whatever rows there are mean nothing."""
+    async def forget_all(self) -> None:
+        """Whatever rows there are mean nothing: those that are not written anew go when the index is written next."""
         for kind in (BLOCKS, ENTRIES):
             async for page in scan_pages(self._manager, self._prefix(kind)):
                 self._stale.update(dict.fromkeys(page))

@@ -59,6 +59,8 @@ class SharedStore:
         self._opening: NamedLocks[Place] = NamedLocks()
         self._users: dict[Place, int] = {}
         """Who opens them, or has opened a partition."""
+        self._leaving: dict[Place, SharedTopic] = {}
+        """Those that are used no more while their index is being written."""
 
     @property
     def capabilities(self) -> frozenset[str]:
@@ -110,6 +112,7 @@ class SharedStore:
     async def _open(
         self, place: Place, topic_id: bytes, epoch: int, settings: TopicSettings, before: SharedTopic | None
     ) -> SharedTopic:
+        await self.left(place)
         rows = self._rows.get(place)
         if rows is None:
             rows = self._rows[place] = IndexRows(self._manager, self._lease, topic_id, str(place.topic))
@@ -148,6 +151,21 @@ class SharedStore:
             topic = self._topics.pop(place, None)
             if topic is not None:
                 topic.close()
+                if topic.saving:
+                    self._leaving[place] = topic
+
+    def busy(self, place: Place) -> bool:
+        """Whether the index of a topic that is used no more is being written."""
+        topic = self._leaving.get(place)
+        return topic is not None and topic.saving
+
+    async def left(self, place: Place) -> None:
+        """Until the index of a topic that is used no more is not being written."""
+        topic = self._leaving.get(place)
+        if topic is not None:
+            await topic.saved()
+            if self._leaving.get(place) is topic:
+                del self._leaving[place]
 
     def release(self, opened: OpenTopic) -> None:
         """A partition has gone: it is not used any more."""

@@ -93,6 +93,8 @@ class SharedTopic:
         """The next ordinal."""
         self.end: int = 0
         """The ordinal behind the last message that is visible, and durable."""
+        self._least = 0
+        """Ordinals below this were given by whoever had it open before, and are not given again."""
         self.over: bool = False
         """Whether nothing is done any more: the outcome of a send is not known, or a newer epoch has it."""
         self.windows: Windows = Windows(kept)
@@ -144,6 +146,7 @@ class SharedTopic:
         if status.end < written.end:
             logger.error("%s ends at message %d; what had been durable up to %d is lost", self, status.end, written.end)
         if not await self._have_entries(indexes, status.end):
+            await self._rows.forget_all()
             indexes, begin = {}, status.start
         for index in indexes.values():
             index.start_at(status.start)
@@ -153,6 +156,7 @@ class SharedTopic:
             index.configure(self.settings)
         await self._look_through(begin, status.end)
         self.next, self.end = max(status.next, written.next), status.end
+        self._least = self.next
         if status.end > status.start:
             self._mean = status.size // (status.end - status.start)
         if status.end < written.end or status.end > written.end + _SAVED_MESSAGES:
@@ -179,13 +183,18 @@ class SharedTopic:
     async def find_out(self, begin: int) -> None:
         """Find out what lies behind an ordinal after it was opened anew."""
         status = await self.inner.status()
+        looked = begin
         if status.end < begin:
             logger.error("%s ends at message %d; what had been durable up to %d is lost", self, status.end, begin)
-            await self._have_entries(self.indexes, status.end)
+            if not await self._have_entries(self.indexes, status.end):
+                await self._rows.forget_all()
+                self.indexes.clear()
+                looked = status.start
             for index in self.indexes.values():
                 index.cut(status.end)
-        await self._look_through(begin, status.end)
+        await self._look_through(looked, status.end)
         self.next, self.end = max(status.next, begin), status.end
+        self._least = self.next
 
     async def _look_through(self, begin: int, end: int) -> None:
         """Have an entry for each batch between two ordinals."""
@@ -210,6 +219,7 @@ class SharedTopic:
         """The batches between two ordinals; what is damaged is passed over, and its last ordinal added to a list."""
         looked = 0
         while begin < end:
+            asked = begin
             try:
                 pulled = await self.inner.pull(begin, max_bytes=WINDOW_BYTES)
                 if not pulled.data:
@@ -225,6 +235,8 @@ class SharedTopic:
                         await anyio.lowlevel.checkpoint()
                 begin = pulled.last + 1
             except (DamagedError, CorruptRecordError) as damage:
+                if begin > asked:  # what follows may only leave ordinals out: reading on there tells
+                    continue
                 behind = await behind_damage(self.inner, begin, end)
                 behind = max(behind, begin + 1)
                 logger.error(
@@ -274,7 +286,7 @@ class SharedTopic:
         except OutcomeUnknownError as error:
             self.stop(error, but=partition)
             raise
-        return None if sent is None else self._sent(partition.index, batches, sent)
+        return None if sent is None else self._sent(partition.index, batches, sent, ordinal)
 
     async def send(self, partition: User, batches: Sequence[FoundBatch], data: Sequence[Buffer]) -> Sent:
         """Append batches of a partition, all or none; nothing if the sync of earlier ones fails while this waits."""
@@ -285,7 +297,8 @@ class SharedTopic:
                 await self._find_end()
             if self._failures != failures:  # whoever sends was told that this is undone with those
                 raise StorageError(f"{self}: what was sent before could not be synced")
-            messages = [wrap(number, self.next + at, batch) for at, batch in enumerate(data)]
+            ordinal = self.next
+            messages = [wrap(number, ordinal + at, batch) for at, batch in enumerate(data)]
             self._lost = True  # unless it succeeds
             try:
                 sent = await self.inner.send(messages)
@@ -293,12 +306,12 @@ class SharedTopic:
                 self.stop(error, but=partition)
                 raise
             self.check()
-            self._lost = self._failures != failures
-            return self._sent(partition.index, batches, sent)
+            self._lost = self._failures != failures  # then it lies behind ordinals that nothing has
+            return self._sent(partition.index, batches, sent, ordinal)
 
-    def _sent(self, index: PartitionIndex, batches: Sequence[FoundBatch], inner: Sent) -> SharedSent:
-        ordinal, before, now_ms = self.next, index.after, self._wall_ms()
-        sizes = []
+    def _sent(self, index: PartitionIndex, batches: Sequence[FoundBatch], inner: Sent, ordinal: int) -> SharedSent:
+        before, now_ms = index.after, self._wall_ms()
+        self.next, sizes = ordinal, []
         for each in batches:
             index.add(each.offset, each.last_offset, self.next, each.size, each.max_timestamp, now_ms)
             self.next += 1
@@ -411,7 +424,11 @@ class SharedTopic:
             if few == 1:
                 raise
             few, pulled = 1, direct.pull_nowait(ordinal, max_bytes=1, max_messages=1)
-        return None if pulled is None else self._window(pulled, ordinal, few)
+        window = None if pulled is None else self._window(pulled, ordinal, few)
+        if pulled is not None and window is None:
+            pulled = direct.pull_nowait(ordinal, max_bytes=1, max_messages=1)
+            window = None if pulled is None else self._window(pulled, ordinal, 1)
+        return window
 
     async def read(self, ordinal: int, few: int | None) -> Window:
         """The same, from the disk."""
@@ -433,14 +450,22 @@ class SharedTopic:
                 if few == 1:
                     raise
                 few, pulled = 1, await self.inner.pull(ordinal, max_bytes=1, max_messages=1)
-            return self._window(pulled, ordinal, few)
+            window = self._window(pulled, ordinal, few)
+            if window is None:
+                pulled = await self.inner.pull(ordinal, max_bytes=1, max_messages=1)
+                window = self._window(pulled, ordinal, 1)
+                assert window is not None
+            return window
 
-    def _window(self, pulled: Pulled, ordinal: int, few: int | None) -> Window:
+    def _window(self, pulled: Pulled, ordinal: int, few: int | None) -> Window | None:
+        """What was read; None if ordinals are left out, or something is damaged, between its first message and this."""
         if not pulled.data or pulled.first > ordinal:
             raise DamagedError(f"{self}: message {ordinal} is not there")
         data = memoryview(pulled.data)
         runs, following = runs_in(data, pulled.first)
         if following <= ordinal:
+            if pulled.first < ordinal and few != 1:
+                return None
             raise DamagedError(f"{self}: message {ordinal} is damaged")
         window = Window(pulled.first, following, len(data), runs)
         self._mean = len(data) // (following - pulled.first)
@@ -476,7 +501,8 @@ class SharedTopic:
         """The entries of a block are written: they stay in memory as long as there is room."""
 
         def drop() -> None:
-            block.entries = None
+            if block.saved:  # else it was cut since
+                block.entries = None
 
         return self._kept.keep(block, ENTRY * block.count, drop)
 
@@ -520,13 +546,18 @@ class SharedTopic:
             self._moved = False
             self._new_bytes = self._new_messages = 0
             try:
-                whole = await self._rows.write(self.indexes, self.end, max(self.next, self.end), self._others)
+                whole = await self._rows.write(self.indexes, self.end, max(self.end, self._least), self._others)
             except BaseException:  # cancelled too
                 self._moved = True
                 raise
         for _, block in whole:
             if block.entries is not None and not self._keep(block):
                 block.entries = None
+
+    @property
+    def saving(self) -> bool:
+        """Whether the index is being written."""
+        return self._saving.locked()
 
     async def saved(self) -> None:
         """Until the index is not being written."""

@@ -154,6 +154,35 @@ def test_batches_in_envelopes(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert {(message["crc"], message["codec"]) for message in found["message"]} == {("ok", "zstd")}
 
 
+async def _shared(data: Path) -> None:
+    async with running(f"embedded:{data}", mapping="virtual") as (_, wire):
+        await wire.create("t", 3)
+        await wire.create("u", 1)
+        await wire.produce("u", batch_of(b"x"))
+        for partition in (1, 2, 1):
+            await wire.produce("t", batch_of(b"x", b"y", compression=CompressionType.ZSTD), partition)
+
+
+def test_partitions_that_share_a_topic(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = tmp_path / "data"
+    anyio.run(_shared, data)
+    found = dumped(capsys, data, "t")
+    assert [(each["topic"], "partition" in each) for each in found["topic"]] == [("t", False)]
+    shown = [(each["partition"], each["first_offset"], each["last_offset"]) for each in found["message"]]
+    assert shown == [(1, 0, 1), (2, 0, 1), (1, 2, 3)]
+    assert {(each["crc"], each["codec"], each["records"]) for each in found["message"]} == {("ok", "zstd", 2)}
+    kinds = {row["key"].split("/")[1] for row in found["row"] if row["key"].startswith("kafka/")}
+    assert {"indexed", "blocks", "entries", "log"} <= kinds
+    assert {"index of a shared topic", "index blocks", "index entries"} <= {row["kind"] for row in found["row"]}
+    segment = next(data.glob("brk-0/topics/t.*/*.log"), None) or next(data.glob("brk-0/topics/*t.1/*.log"))
+    with segment.open("r+b") as file:
+        file.seek(24 + 16)  # the magic of the first batch
+        file.write(b"\x07")
+    first, *_ = dumped(capsys, data, "t")["message"]
+    assert first["crc"] in ("wrong", "none")
+    assert "first_offset" not in first
+
+
 def test_one_that_is_in_use(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async def look() -> int:
         async with running(f"embedded:{data}"):

@@ -13,6 +13,8 @@ import pytest
 
 from kclient.errors import ErrorCode
 from kclient.gateway import Gateway
+from kclient.gateway.virtual import topic as topic_module
+from kclient.gateway.virtual.index_rows import IndexRows
 from kclient.htp import Topic, open_store
 from kclient.htp.memory import open_memory
 from tests.all_rows import scan_all
@@ -197,3 +199,30 @@ async def test_the_store_can_be_verified(tmp_path: Path) -> None:
         (key,) = await scan_all(store.manager, "kafka/indexed/")
         await store.manager.commit({key: b"garbage"})
     assert verify(str(tmp_path / "data")) == 1
+
+
+async def test_deleted_while_its_index_is_being_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No row of a topic comes after those that its deletion has removed."""
+    monkeypatch.setattr(topic_module, "_SAVED_MESSAGES", 3)
+    reached, goes_on, write = anyio.Event(), anyio.Event(), IndexRows.write
+
+    async def slow(rows: Any, *arguments: Any) -> Any:
+        reached.set()
+        await goes_on.wait()
+        return await write(rows, *arguments)
+
+    async with running() as (gateway, wire):
+        await wire.create("t", 2)
+        monkeypatch.setattr(IndexRows, "write", slow)
+        await fill(wire, "t", 2, b"a", b"b")
+        await reached.wait()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wire.delete, "t")
+            await anyio.wait_all_tasks_blocked()
+            goes_on.set()
+        await anyio.wait_all_tasks_blocked()
+        with anyio.fail_after(20):
+            while await topics_of(gateway):
+                await anyio.sleep(0.05)
+        for kind in ("indexed", "blocks", "entries", "log"):
+            assert await scan_all(gateway.parts.manager, f"kafka/{kind}/") == {}

@@ -233,3 +233,15 @@ def test_rows_and_keys() -> None:
     for wrong in ("kafka/blocks/00/1", "kafka/blocks/00/x/1", "kafka/blocks/00/1/-1"):
         with pytest.raises(ValueError):
             parse_blocks_key(wrong)
+
+
+def test_a_segment_does_not_become_younger_by_trimming() -> None:
+    index = PartitionIndex(0)
+    index.configure(TopicSettings(segment_bytes=100, segment_ms=1_000))
+    index.add(0, 0, 0, 60, -1, 0)
+    index.add(1, 1, 1, 60, -1, 0)
+    index.add(2, 2, 2, 1, -1, 900)
+    index.trim(1)
+    assert [block.first for block in index.blocks] == [1]
+    index.add(3, 3, 3, 1, -1, 1_001)
+    assert [segment[0] for segment in index.segments()] == [1, 3]

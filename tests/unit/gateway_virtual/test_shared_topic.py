@@ -20,6 +20,7 @@ from kclient.gateway.partition_stores import shared_store
 from kclient.gateway.rows.keys import blocks_key, entries_key, indexed_key, of_topic
 from kclient.gateway.virtual import SharedPartition, SharedStore
 from kclient.gateway.virtual import index as index_module
+from kclient.gateway.virtual import index_rows as index_rows_module
 from kclient.gateway.virtual import topic as topic_module
 from kclient.gateway.virtual import windows as windows_module
 from kclient.htp import (
@@ -538,3 +539,140 @@ async def test_the_index_is_written_now_and_then(tmp_path: Path, monkeypatch: py
         save, topic = made.saves[-1]
         await save(topic)
         assert indexed_key(ID) in await scan_all(made.store.manager, "kafka/")
+
+
+async def test_a_sync_that_fails_while_another_partition_sends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What the store takes after it has cut back lies where its envelope says, behind ordinals that nothing has."""
+    async with bed("plain", tmp_path) as made:
+        await made.append(0, b"a")
+        await made.holds(0)
+        await made.append(2, b"c")
+        inner = made.store.broker.opened[made.place]
+        lost = batch_of(b"lost")
+        place_batch(lost, made.models[0].next, 1)
+        reached, goes_on, below = anyio.Event(), anyio.Event(), inner._inner
+
+        class Slow:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(below, name)
+
+            async def send(self, messages: Any) -> Any:
+                reached.set()
+                await goes_on.wait()
+                return await below.send(messages)
+
+        async def append() -> None:
+            await made.append(1, b"b")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(inner, "failing", lambda: True)
+            patch.setattr(inner, "_post", lambda _: None)
+            undone = await made.partitions[0].send((lost,))
+            patch.setattr(inner, "_inner", Slow())
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(append)
+                await reached.wait()
+                inner._sync()
+                with pytest.raises(StorageError):
+                    await undone.synced()
+                patch.undo()
+                goes_on.set()
+        await made.holds(1)
+        for number in (0, 1, 2):
+            await made.append(number, b"more")
+        await made.holds_all()
+        await made.save()
+        await made.restart()
+        await made.holds_all()
+        await made.store.manager.commit({indexed_key(ID): None})
+        await made.restart()
+        await made.holds_all()
+        assert not caplog.text
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+async def test_entries_of_a_block_that_was_cut_stay_until_they_are_written(
+    damaged: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that were read again for it, and those that were found among the messages."""
+    monkeypatch.setattr(index_module, "_FEW", 4)
+    async with bed("plain", tmp_path) as made:
+        for number in range(9):
+            await made.append(0, b"%d" % number)
+        await made.save()
+        inner = made.store.broker.opened[made.place]
+        ends = [last + 1 for segment in inner._inner._log._segments for last in segment.lasts]
+        inner._visible = ends[5]  # the store has lost three messages
+        if damaged:
+            made.partitions[0].topic._kept.give_up()
+            await made.store.manager.commit({entries_key(ID, 0, 1): b"garbage"})
+        inner._cut_back(inner._inner._log._segments)
+        made.epoch += 1
+        await made.open(0, 1, 2)
+        made.partitions[0].topic._kept.give_up()
+        await made.save()
+        assert [each[0] for each in await made.read(0, 0)] == list(range(6))
+
+
+@pytest.mark.parametrize("kind", ["embedded", "plain"])
+async def test_ordinals_that_were_never_durable_are_given_again(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The index was written while a message was on its way, and that got lost: nothing durable was."""
+    async with bed(kind, tmp_path) as made:
+        await made.append(0, b"a")
+        batch, goes_on = batch_of(b"lost"), threading.Event()
+        place_batch(batch, made.models[1].next, 1)
+        with monkeypatch.context() as patch:
+            if kind == "plain":
+                inner = made.store.broker.opened[made.place]
+                patch.setattr(inner, "failing", lambda: True)
+                patch.setattr(inner, "_post", lambda _: None)
+            else:
+
+                def failing(*_: object) -> None:
+                    goes_on.wait(20)
+                    raise OSError(errno.EIO, "in this test")
+
+                patch.setattr(Files, "sync", failing)
+            sent = await made.partitions[1].send((batch,))
+            await made.save()
+            if kind == "plain":
+                inner._sync()
+            goes_on.set()
+            with pytest.raises(StorageError):
+                await sent.synced()
+        caplog.clear()
+        await made.restart()
+        assert made.partitions[0].topic.next == 1
+        await made.append(1, b"b")
+        await made.holds_all()
+        assert "lost" not in caplog.text
+
+
+async def test_rows_of_what_the_store_has_lost_mean_nothing_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a row of the index that would tell what is left is damaged, so that all messages are read."""
+    monkeypatch.setattr(index_module, "_FEW", 4)
+    monkeypatch.setattr(index_rows_module, "_IN_A_ROW", 1)
+    async with bed("plain", tmp_path) as made:
+        for number in range(40):
+            await made.append(0, b"%d" % number)
+        await made.save()
+        inner = made.store.broker.opened[made.place]
+        ends = [last + 1 for segment in inner._inner._log._segments for last in segment.lasts]
+        inner._visible = ends[21]  # of 40 messages 22 are left
+        inner._cut_back(inner._inner._log._segments)
+        del made.models[0].batches[22:]
+        await made.store.manager.commit({entries_key(ID, 0, 3): b"garbage"})
+        await made.restart()
+        await made.holds_all()
+        await made.append(0, b"more")
+        await made.save()
+        made.models[0].next = 40  # the partition's checkpoint is older
+        await made.restart()
+        assert tuple(await made.partitions[0].status())[:3] == (0, 41, 41)
+        await made.holds_all()
