@@ -321,6 +321,8 @@ class Mirror:
             if state.partition.state is not State.OPEN:
                 self._open(state)
                 continue
+            if self._has_lost(state):
+                continue
             due.append(state)
         alone = next((state for state in due if state.empty), None)
         if alone is not None:  # beside others it might have got nothing for want of room
@@ -331,6 +333,19 @@ class Mirror:
             due = due[begin:] + due[:begin]
         ids = {state.tp.topic: self.topics[state.tp.topic].source.topic_id for state in due}
         return {state.tp: state.position for state in due}, ids
+
+    def _has_lost(self, state: MirroredPartition) -> bool:
+        """Whether the store has lost the end of a partition: it gives none of those offsets again."""
+        log = state.partition.log
+        if log.pending or log.high_watermark >= log.next_offset:
+            return False
+        state.problem = (
+            f"{state.tp} is mirrored up to offset {log.high_watermark - 1} only: the store has lost what it had up to "
+            f"offset {log.next_offset - 1} (damage, or a power cut under --durability written; see the log). Delete "
+            "the topic in the store to mirror it from its beginning"
+        )
+        self._tell(str(state.tp), state.problem)
+        return True
 
     def _open(self, state: MirroredPartition) -> None:
         if state.partition.state is State.GONE:

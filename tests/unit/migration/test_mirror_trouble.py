@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import struct
+from pathlib import Path
 
 import anyio
 import pytest
@@ -304,3 +306,20 @@ async def test_a_hole_at_the_end_is_filled(first: int) -> None:
         assert ours is not None
         assert ours.log.high_watermark == 50
         assert await wire.values("compacted") == [b"%d" % number for number in range(first)]
+
+
+async def test_what_the_store_has_lost_is_told(tmp_path: Path) -> None:
+    async with pair() as source:
+        await source.wire.create("flights")
+        for number in range(10):
+            await source.wire.produce("flights", batch_of(b"%d" % number))
+        async with running(f"embedded:{tmp_path}") as (target, _), source.mirroring(target) as mirror:
+            await caught_up(mirror)
+        (log,) = tmp_path.rglob("*.log")
+        os.truncate(log, log.stat().st_size - 1)
+        async with running(f"embedded:{tmp_path}") as (target, wire):
+            async with source.mirroring(target) as mirror:
+                await until(lambda: mirror.problems)
+                assert "flights-0 is mirrored up to offset 8 only: the store has lost" in mirror.problems[0]
+                await source.wire.produce("flights", batch_of(b"later"))
+            assert await wire.values("flights") == [b"%d" % number for number in range(9)]
