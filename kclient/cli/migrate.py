@@ -174,7 +174,7 @@ def cutover(
     records: bool,
     rate: float | None,
 ) -> int:
-    """Have the store take over; 1 if producers were heard of afterwards."""
+    """Have the store take over; 1 if producers were heard of afterwards, or the source could not be asked for them."""
     _check_store(store.address)
     throttle = _throttle(rate)
 
@@ -196,7 +196,7 @@ def cutover(
             progress.note(f"broken off, and {told} taken over: cut over again, or go on with kclient migrate run")
             return FAILED
         _told_of(done[0], mirror, store)
-        return FAILED if done[0].late else 0
+        return FAILED if done[0].late or done[0].unknown is not None else 0
 
     return _with_both(settings, store, selected, work)
 
@@ -204,6 +204,11 @@ def cutover(
 def _told_of(done: CutOver, mirror: Mirror, store: StoreOptions) -> None:
     for late in done.late:
         output.warn(f"{late} after the cut-over: those records are at the source only, have them produced again")
+    if done.unknown is not None:
+        output.warn(
+            "whether producers have written at the source since is not known, since it could not be asked after the "
+            f"cut-over: {done.unknown}"
+        )
     if not done.topics:
         output.line(f"nothing was left to be taken over: {', '.join(sorted(mirror.taken_over)) or 'no topic'}")
         return

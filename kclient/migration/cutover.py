@@ -19,6 +19,7 @@ from kclient.migration.errors import MigrationError
 from kclient.migration.mirror import Mirror
 from kclient.migration.offsets import GroupCommits, OffsetsMoved, committed, move_offsets
 from kclient.migration.source import SourceCluster
+from kclient.migration.states import MirroredTopic
 from kclient.migration.target import Target
 from kclient.migration.verifying import ComparedSides, verify
 from kclient.records.bounds import INT64_MAX
@@ -38,6 +39,8 @@ class CutOver:
     verification: ComparedSides
     late: list[str] = field(default_factory=list)
     """What producers have written at the source since: it was not moved."""
+    unknown: str | None = None
+    """Why the source could not be asked for that; None if it was."""
 
 
 class CutOverRun:
@@ -89,8 +92,9 @@ class CutOverRun:
         """Wait until producers and consumers have stopped, move the rest, compare, and take the topics over.
 
         Raises:
-            MigrationError: They have not stopped in time, or the two sides differ: nothing was taken over.
-            KafkaError: A side cannot be asked.
+            MigrationError: They have not stopped in time, or the two sides differ: nothing was taken over. Or the store
+                could not take all topics over: the text names those that it has.
+            KafkaError: A side cannot be asked: nothing was taken over.
         """
         ends = await self._settled()
         self._mirror.stop()
@@ -116,8 +120,23 @@ class CutOverRun:
             told = "\n".join(late)
             raise MigrationError(f"producers have not stopped, and nothing was taken over:\n{told}")
         self._note("taking the topics over")
-        await self._target.take_over([topic.record for topic in topics])
-        return CutOver(sorted(names), offsets, verification, await self._late(ends))
+        await self._take_over(topics)
+        done = CutOver(sorted(names), offsets, verification)
+        try:
+            done.late = await self._late(ends)
+        except KafkaError as error:  # the store has taken over all the same
+            done.unknown = str(error)
+        return done
+
+    async def _take_over(self, topics: list[MirroredTopic]) -> None:
+        try:
+            await self._target.take_over([topic.record for topic in topics])
+        except KafkaError as error:
+            taken = sorted(topic.name for topic in topics if not topic.record.mirrored)
+            told = f"only {', '.join(taken)} were" if taken else "nothing was"
+            raise MigrationError(
+                f"the store could not take the topics over, and {told} taken over: {error} Cut over again"
+            ) from error
 
     async def _settled(self) -> dict[TopicPartition, int]:
         """Where all partitions end, once nobody writes any more and everything is in the store."""

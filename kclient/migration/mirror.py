@@ -45,6 +45,8 @@ REFRESH_S: Final = 10.0
 _RETRY_S: Final = 0.5
 """After so many seconds what has failed is tried again."""
 _IDLE_S: Final = 0.2
+_LOOKING_UP_S: Final = 2.0
+"""Others of the broker wait meanwhile."""
 _SURE: Final = 3
 """So often a broker must have nothing before that counts, or send what is damaged."""
 _PASSING: Final = (UnknownTopicOrPartitionError, UnknownTopicIdError, InconsistentTopicIdError)
@@ -319,6 +321,8 @@ class Mirror:
             if state.partition.state is not State.OPEN:
                 self._open(state)
                 continue
+            if self._has_lost(state):
+                continue
             due.append(state)
         alone = next((state for state in due if state.empty), None)
         if alone is not None:  # beside others it might have got nothing for want of room
@@ -329,6 +333,19 @@ class Mirror:
             due = due[begin:] + due[:begin]
         ids = {state.tp.topic: self.topics[state.tp.topic].source.topic_id for state in due}
         return {state.tp: state.position for state in due}, ids
+
+    def _has_lost(self, state: MirroredPartition) -> bool:
+        """Whether the store has lost the end of a partition: it gives none of those offsets again."""
+        log = state.partition.log
+        if log.pending or log.high_watermark >= log.next_offset:
+            return False
+        state.problem = (
+            f"{state.tp} is mirrored up to offset {log.high_watermark - 1} only: the store has lost what it had up to "
+            f"offset {log.next_offset - 1} (damage, or a power cut under --durability written; see the log). Delete "
+            "the topic in the store to mirror it from its beginning"
+        )
+        self._tell(str(state.tp), state.problem)
+        return True
 
     def _open(self, state: MirroredPartition) -> None:
         if state.partition.state is State.GONE:
@@ -385,20 +402,51 @@ class Mirror:
         return made
 
     async def _found_nothing(self, state: MirroredPartition, answer: Fetched) -> None:
-        """A broker sends nothing though the partition's end is further on: what was there has been compacted away."""
+        """A broker sends nothing though the partition's end is further on: what was there may be compacted away."""
         state.empty += 1
         if state.empty <= _SURE or len(answer.records):
             return
         state.empty = 0
         if self.topics[state.tp.topic].remote:
-            state.retry_at = anyio.current_time() + self._refresh
-            self._tell(
-                str(state.tp),
-                f"{state.tp}: the source sends nothing from offset {state.position} on, though it goes up to "
-                f"{answer.end}: its remote storage does not answer. It is tried again",
-            )
-            return
-        await self._target.skip(state.partition, answer.end)
+            why = "its remote storage does not answer"
+        else:
+            try:
+                if await self._is_hole(state, answer.start):
+                    await self._target.skip(state.partition, answer.end)
+                    return
+                why = "it does not show that it can read the partition"
+            except KafkaError as error:
+                why = str(error)
+        state.retry_at = anyio.current_time() + self._refresh
+        self._tell(
+            str(state.tp),
+            f"{state.tp}: the source sends nothing from offset {state.position} on, though it goes up to {answer.end}: "
+            f"{why}. It is tried again",
+        )
+
+    async def _is_hole(self, state: MirroredPartition, start: int) -> bool:
+        """Whether a broker that sends nothing of a partition can read it: else there may be records all the same.
+
+        A gateway's store may not answer at the moment, or there is no memory to read into.
+        """
+        if start < state.position and await self._reads(state, start):
+            return not await self._reads(state, state.position) and await self._reads(state, start)
+        # nothing at all is known to be there: looking up the first timestamp means reading, too
+        return (await self._source.list_offsets({state.tp: 0}, timeout=_LOOKING_UP_S))[state.tp] is None
+
+    async def _reads(self, state: MirroredPartition, offset: int) -> bool:
+        """Whether there is a batch from an offset on."""
+        leader = self._source.snapshot.leader_id(state.tp)
+        if leader is None:
+            return False
+        topic = self.topics[state.tp.topic].source
+        asked = await self._source.fetch(
+            leader, {state.tp: offset}, {topic.name: topic.topic_id}, response_bytes=1, partition_bytes=1
+        )
+        answer = asked[state.tp]
+        if answer.error is not None:
+            raise answer.error
+        return len(answer.records) > 0
 
     def _failed(self, state: MirroredPartition, error: KafkaError) -> None:
         """The store did not take something; what was not stored is asked for again."""

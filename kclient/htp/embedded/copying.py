@@ -47,6 +47,8 @@ class Copier:
         self._at_once = files.syncs_everything
         """Whether everything is synced by one call at the end: much faster than file by file."""
         self._root = -1
+        self._ours = False
+        """Whether what lies in the target is ours: else somebody else has begun there at the same time."""
         self._finished = False
 
     def __enter__(self) -> Self:
@@ -65,13 +67,13 @@ class Copier:
             self._give_up()
         self._close()
 
-    def _check_empty(self) -> None:
+    def _check_empty(self, *, but_for: str | None = None) -> None:
         path = Path(self.target)
         try:
             if path.exists():
                 if not path.is_dir():
                     raise StorageError(f"{path} is no directory: name one that is empty, or new")
-                found = next((each.name for each in path.iterdir()), None)
+                found = next((each.name for each in path.iterdir() if each.name != but_for), None)
                 if found is not None:
                     raise StorageError(f"{path} is not empty (it holds {found}): name another directory, or a new one")
         except OSError as error:
@@ -84,10 +86,20 @@ class Copier:
                 if not each.exists():
                     each.mkdir()
                     self._made.append(str(each))
-            self._files.close(self._files.open(f"{path}/{UNFINISHED}", create=True))
+            self._mark(path / UNFINISHED)
             self._root = self._files.open_directory(self.target)  # before anything is written: it is told of errors
         except OSError as error:
             raise self.trouble("cannot be made or written to", error) from error
+
+    def _mark(self, path: Path) -> None:
+        """Have the target be ours: from here on no gateway begins there, and one that has is found."""
+        self._files.close(self._files.open(str(path), create=True))
+        try:
+            self._check_empty(but_for=UNFINISHED)
+        except BaseException:
+            path.unlink()
+            raise
+        self._ours = True
 
     def check_space(self, needed: int) -> None:
         """Refuse what will not fit, before anything is copied. Raises `StorageFullError`."""
@@ -119,18 +131,18 @@ class Copier:
             modified_ms: What the copy has for the time when it was written.
         """
         crc, place = 0, 0
-        reading = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+        reading = _reading(source)
         try:
             path = f"{self.target}/{name}"
             writing = self._create(path)
             try:
-                while place < length and (piece := os.pread(reading, min(_PIECE, length - place), place)):
+                while place < length and (piece := _read(reading, min(_PIECE, length - place), place, source)):
                     crc = crc32c(piece, crc)
                     self._write(writing, piece, place)
                     place += len(piece)
                     self._progress(len(piece))
                 self._sync(writing)
-                os.utime(writing, ns=(modified_ms * 1_000_000,) * 2)
+                self._set_time(writing, modified_ms)
             finally:
                 self._files.close(writing)
         finally:
@@ -140,10 +152,10 @@ class Copier:
     def read_back(self, path: str) -> tuple[int, int]:
         """Make a file durable that somebody else has written below the target; its length and CRC-32C."""
         crc, place = 0, 0
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        fd = _reading(path, os.O_RDWR)
         try:
             self._sync(fd)
-            while piece := os.pread(fd, _PIECE, place):
+            while piece := _read(fd, _PIECE, place, path):
                 crc = crc32c(piece, crc)
                 place += len(piece)
         finally:
@@ -186,7 +198,7 @@ class Copier:
         """Remove everything that was copied, and the directories that were made for it."""
         self._close()
         with suppress(OSError):
-            for path in Path(self.target).iterdir():
+            for path in Path(self.target).iterdir() if self._ours else ():
                 if path.is_dir() and not path.is_symlink():
                     shutil.rmtree(path, ignore_errors=True)
                 else:
@@ -216,6 +228,12 @@ class Copier:
         except OSError as error:
             raise self.trouble("cannot be written to", error) from error
 
+    def _set_time(self, fd: int, modified_ms: int) -> None:
+        try:
+            os.utime(fd, ns=(modified_ms * 1_000_000,) * 2)
+        except OSError as error:
+            raise self.trouble("cannot be written to", error) from error
+
     def _sync(self, fd: int) -> None:
         if self._at_once:
             return
@@ -223,3 +241,17 @@ class Copier:
             sync_data(fd)
         except OSError as error:
             raise self.trouble("cannot be synced", error) from error
+
+
+def _reading(source: str, mode: int = os.O_RDONLY) -> int:
+    try:
+        return os.open(source, mode | os.O_CLOEXEC)
+    except OSError as error:
+        raise StorageError(f"{source} cannot be read: {error.strerror or error}") from error
+
+
+def _read(fd: int, length: int, place: int, source: str) -> bytes:
+    try:
+        return os.pread(fd, length, place)
+    except OSError as error:
+        raise StorageError(f"{source} cannot be read: {error.strerror or error}") from error

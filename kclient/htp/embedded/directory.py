@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from kclient.htp.brokers import FIRST_BROKER, broker_names
+from kclient.htp.embedded.copying import UNFINISHED
 from kclient.htp.embedded.files import Files, SyncPoint
 from kclient.htp.embedded.shard import LOCK_FILE, Shard
 from kclient.htp.errors import FormatVersionError, StoreClosedError
@@ -161,6 +162,14 @@ class DataDirectory:
                 raise FormatVersionError(
                     f"{self.path} is no data directory of kclient (it holds {name}): name one that is empty, or new"
                 )
+        self._refuse_unfinished(names)
+
+    def _refuse_unfinished(self, names: list[str]) -> None:
+        if UNFINISHED in names:
+            raise FormatVersionError(
+                f"{self.path} holds an unfinished copy: a backup is being restored there, or that was cut off. Wait "
+                "for its end; if it was cut off, remove the directory and restore again"
+            )
 
     def _check_format(self) -> None:
         """Only the owner does this: two that begin a new directory at once would stand in each other's way."""
@@ -182,8 +191,10 @@ class DataDirectory:
             self._write_format(path, version)
 
     def _create_format(self, path: str) -> None:
+        names = self._files.list_directory(self.path)
+        self._refuse_unfinished(names)  # it may have begun since: now the shard is here, and keeps it from that
         # an opening that was broken off leaves a shard with its lock, and nothing else
-        others = [name for name in self._files.list_directory(self.path) if name == "mgr" or SHARD.fullmatch(name)]
+        others = [name for name in names if name == "mgr" or SHARD.fullmatch(name)]
         if others != [FIRST_BROKER] or self._files.list_directory(f"{self.path}/{FIRST_BROKER}") != [LOCK_FILE]:
             raise FormatVersionError(
                 f"{self.path} holds messages, but {_FORMAT_FILE}, which tells their format, is missing: "

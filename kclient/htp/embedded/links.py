@@ -52,6 +52,8 @@ class HardLinks:
             self.path = path
             self._lock = os.open(f"{path}/{_LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX)
+            if not os.fstat(self._lock).st_nlink:  # who saw it before it was locked has taken it for left behind
+                raise FileNotFoundError(errno.ENOENT, "it was removed at once; take the backup again")
             self._directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             self._close()
@@ -86,7 +88,7 @@ class HardLinks:
             found: What is known of it.
 
         Raises:
-            StorageError: The file system has no hard links.
+            StorageError: The file system has no hard links, or somebody has removed those there were.
         """
         known = self._linked.get((found.st_dev, found.st_ino))
         if known is not None:
@@ -95,6 +97,10 @@ class HardLinks:
         try:
             os.link(name, number, src_dir_fd=directory, dst_dir_fd=self._directory, follow_symlinks=False)
         except FileNotFoundError:
+            if not os.fstat(self._directory).st_nlink:
+                raise StorageError(
+                    f"{self.path}, which holds the links of the backup, was removed meanwhile: take the backup again"
+                ) from None
             return None
         except OSError as error:
             if error.errno not in _NO_LINKS:
@@ -114,22 +120,23 @@ def remove_left_behind(shard: str) -> None:
     """Remove what backups left behind that were killed; one that runs keeps its own."""
     with suppress(OSError):
         for path in Path(shard).glob(f"{_PREFIX}*"):
-            if not _in_use(path / _LOCK):
-                shutil.rmtree(path, ignore_errors=True)
+            _remove_unless_in_use(path)
 
 
-def _in_use(lock: Path) -> bool:
+def _remove_unless_in_use(directory: Path) -> None:
     try:
-        fd = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
+        fd = os.open(directory / _LOCK, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:  # it is being made or removed right now, or was cut off there
-        return lock.parent.exists() and _is_young(lock.parent)
+        if not _is_young(directory):
+            shutil.rmtree(directory, ignore_errors=True)
+        return
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return True
+        shutil.rmtree(directory, ignore_errors=True)  # locked: whoever is about to use it sees that it is gone
+    except BlockingIOError:
+        return
     finally:
         os.close(fd)
-    return False
 
 
 def _is_young(directory: Path) -> bool:

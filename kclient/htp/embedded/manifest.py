@@ -19,6 +19,9 @@ MANIFEST: Final = "manifest.json"
 DATA: Final = "data"
 FORMAT: Final = 1
 """Of the manifest. That of the data is another number."""
+GREATEST_MS: Final = 250_000_000_000_000
+"""No file was written later (in the year 9892), nor before 0: what clocks have said beyond is brought within, since
+neither all file systems nor calendars have more."""
 _WHAT: Final = "backup of a data directory of kclient's embedded HTP"
 
 
@@ -85,9 +88,9 @@ class BackupManifest:
                 )
             manifest = cls(
                 whole(fields["data_format"], 1),
-                whole(fields["taken_ms"]),
+                whole(fields["taken_ms"], 0, GREATEST_MS),
                 [_path(each) for each in fields["directories"]],
-                [BackedUpFile(_path(path), whole(length), whole(crc), whole(modified))
+                [BackedUpFile(_path(path), whole(length), whole(crc), whole(modified, 0, GREATEST_MS))
                  for path, length, crc, modified in fields["files"]],
             )  # fmt: skip
             checksum = fields["checksum"]
@@ -124,6 +127,6 @@ def read_manifest(backup: str) -> BackupManifest:
 def _path(value: object) -> str:
     """A path that stays below the data directory."""
     path = PurePosixPath(string(value))
-    if path.is_absolute() or ".." in path.parts or not path.parts:
+    if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in str(path):
         raise ValueError(f"{value!r} is no path of a backup")
     return str(path)

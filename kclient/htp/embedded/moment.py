@@ -28,6 +28,7 @@ from kclient.htp.brokers import FIRST_BROKER
 from kclient.htp.embedded.checkpoints import checkpoint_key
 from kclient.htp.embedded.ends import Ends, LogEnd, ask_ends
 from kclient.htp.embedded.links import HardLinks
+from kclient.htp.embedded.manifest import GREATEST_MS
 from kclient.htp.embedded.segment import INDEX_SUFFIX, base_of
 from kclient.htp.embedded.shard import Shard, topic_directory
 from kclient.htp.embedded.sharing import shards_of
@@ -252,7 +253,7 @@ def _files(path: str, directory: int, links: HardLinks | None, end: LogEnd | Non
         length = status.st_size
         if end is not None and base == last:
             length = min(length, end.size)
-        yield FoundFile(name, source, length, status.st_mtime_ns // 1_000_000)
+        yield FoundFile(name, source, length, _within(status.st_mtime_ns // 1_000_000))
 
 
 def _copy_closed(database: str, target: str) -> None:
@@ -320,4 +321,9 @@ def _names(directory: str) -> list[str]:
 
 
 def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
+    return _within(time.time_ns() // 1_000_000)
+
+
+def _within(ms: int) -> int:
+    """A time as a manifest takes it."""
+    return min(max(ms, 0), GREATEST_MS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -77,13 +78,15 @@ def restore(
 
 def _check_length(source: str, file: BackedUpFile) -> None:
     try:
-        length = Path(source).stat().st_size
+        found = Path(source).stat()
     except FileNotFoundError:
         raise _damaged(source, "it is missing") from None
     except OSError as error:
         raise StorageError(f"{source} cannot be read: {error}") from error
-    if length != file.length:
-        raise _damaged(source, f"it has {length} bytes, and had {file.length}")
+    if not stat.S_ISREG(found.st_mode):  # who opens a pipe may wait for ever
+        raise _damaged(source, "it is no file")
+    if found.st_size != file.length:
+        raise _damaged(source, f"it has {found.st_size} bytes, and had {file.length}")
 
 
 def _damaged(source: str, what: str) -> DamagedError:

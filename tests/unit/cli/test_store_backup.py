@@ -17,9 +17,9 @@ from kclient.cli.app import run
 from kclient.htp.embedded.backup import back_up
 from kclient.htp.embedded.directory import FORMAT
 from kclient.htp.embedded.files import Files, SyncPoint
-from kclient.htp.embedded.manifest import BackupManifest
+from kclient.htp.embedded.manifest import BackedUpFile, BackupManifest
 from kclient.htp.embedded.restoring import restore
-from kclient.htp.errors import FormatVersionError, StorageError, StorageFullError
+from kclient.htp.errors import DamagedError, FormatVersionError, StorageError, StorageFullError
 from kclient.types import Buffer
 from tests.gateway_wire import batch_of, running
 from tests.store_formats import VALUES, unpack
@@ -88,6 +88,14 @@ def test_a_gateway_waits_for_nobody_afterwards(data: Path, backup: Path) -> None
 
 
 # --- what is refused before anything is written ---
+
+
+@pytest.mark.parametrize("modified", [-5, 10**13])
+def test_a_clock_that_was_wrong(data: Path, tmp_path: Path, modified: int) -> None:
+    """What is backed up can be restored."""
+    os.utime(max(data.rglob("*.log")), (modified, modified))
+    back_up(str(data), str(tmp_path / "backup"))
+    restore(str(tmp_path / "backup"), str(tmp_path / "restored"))
 
 
 def test_what_is_no_data_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -187,6 +195,48 @@ def test_a_disk_in_the_way_leaves_nothing(
     work(str(source), str(tmp_path / "some" / "target"))
 
 
+class _Crowded(Files):
+    """Whoever begins a copy finds that somebody else has begun one there at the same moment, and has come further."""
+
+    def open(self, path: str, *, create: bool = False) -> int:
+        if path.endswith("unfinished.tmp"):
+            Path(path).write_bytes(b"")
+            Path(path).parent.joinpath("mgr").mkdir()
+        return super().open(path, create=create)
+
+
+class _Begun(Files):
+    """The same of a gateway."""
+
+    def open(self, path: str, *, create: bool = False) -> int:
+        if path.endswith("unfinished.tmp"):
+            Path(path).parent.joinpath("brk-0").mkdir()
+        return super().open(path, create=create)
+
+
+@pytest.mark.parametrize(
+    ("files", "left", "told"),
+    [(_Crowded(), ["mgr", "unfinished.tmp"], "File exists"), (_Begun(), ["brk-0"], "is not empty")],
+)
+def test_what_others_have_begun_at_the_same_moment_stays(
+    backup: Path, tmp_path: Path, files: Files, left: list[str], told: str
+) -> None:
+    with pytest.raises(StorageError, match=told):
+        restore(str(backup), str(tmp_path / "restored"), files=files)
+    assert sorted(each.name for each in (tmp_path / "restored").iterdir()) == left
+
+
+def test_a_disk_that_cannot_be_read(data: Path, backup: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "pread", fail)
+    for work, source in ((back_up, data), (restore, backup)):
+        with pytest.raises(StorageError, match="cannot be read: Input/output error"):
+            work(str(source), str(tmp_path / "target"))  # type: ignore[operator]
+        assert not (tmp_path / "target").exists()
+
+
 def test_a_file_that_becomes_shorter(data: Path, tmp_path: Path) -> None:
     """As that of a gateway whose sync has failed."""
 
@@ -260,6 +310,39 @@ def test_a_damaged_manifest(backup: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "restored").exists()
 
 
+def _later(manifest: BackupManifest) -> None:
+    manifest.files[0] = manifest.files[0]._replace(modified_ms=1 << 61)
+
+
+def _taken_later(manifest: BackupManifest) -> None:
+    manifest.taken_ms = 1 << 61
+
+
+def _nameless(manifest: BackupManifest) -> None:
+    manifest.files[0] = manifest.files[0]._replace(path="a\0b")
+
+
+@pytest.mark.parametrize("change", [_later, _taken_later, _nameless])
+def test_a_manifest_that_nobody_has_written(
+    backup: Path, tmp_path: Path, change: Callable[[BackupManifest], object]
+) -> None:
+    manifest = BackupManifest.decode((backup / "manifest.json").read_bytes())
+    change(manifest)
+    (backup / "manifest.json").write_bytes(manifest.encode())
+    with pytest.raises(StorageError, match=r"manifest\.json is damaged"):
+        restore(str(backup), str(tmp_path / "restored"))
+    assert not (tmp_path / "restored").exists()
+
+
+def test_a_pipe_in_a_backup(backup: Path, tmp_path: Path) -> None:
+    manifest = BackupManifest.decode((backup / "manifest.json").read_bytes())
+    manifest.files.insert(0, BackedUpFile("pipe", 0, 0, 0))
+    (backup / "manifest.json").write_bytes(manifest.encode())
+    os.mkfifo(backup / "data" / "pipe")
+    with pytest.raises(DamagedError, match="pipe is damaged: it is no file"):
+        restore(str(backup), str(tmp_path / "restored"))
+
+
 def test_a_backup_of_a_newer_version(backup: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     manifest = BackupManifest.decode((backup / "manifest.json").read_bytes())
     manifest.data_format = FORMAT + 1
@@ -276,6 +359,16 @@ def test_a_restore_that_was_killed_is_no_data_directory(backup: Path, tmp_path: 
     (restored / "format.json").unlink()
     assert run(["store", "verify", str(restored)]) == 2
     assert run(["gateway", "--data", str(restored), "--listen", "127.0.0.1:0"]) == 2
+
+
+def test_a_gateway_does_not_begin_where_a_backup_is_restored(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One that was killed when it had hardly begun."""
+    (tmp_path / "unfinished.tmp").touch()
+    assert run(["gateway", "--data", str(tmp_path), "--listen", "127.0.0.1:0"]) == 2
+    assert "holds an unfinished copy" in capsys.readouterr().err
+    assert [each.name for each in tmp_path.iterdir()] == ["unfinished.tmp"]
 
 
 async def _serve(data: Path) -> None:

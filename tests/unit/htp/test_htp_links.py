@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -52,6 +54,30 @@ def test_a_file_that_has_gone(tmp_path: Path, directory: int) -> None:
         assert links.link(directory, "a", status) is None
         (tmp_path / "topic" / "a").unlink()
         assert links.link(directory, "a", status) is None
+
+
+def test_links_that_somebody_removes(tmp_path: Path, directory: int) -> None:
+    """A file that is there is not taken for gone."""
+    (tmp_path / "topic" / "a").write_bytes(b"x")
+    with HardLinks(str(tmp_path)) as links:
+        shutil.rmtree(links.path)
+        with pytest.raises(StorageError, match="was removed meanwhile: take the backup again"):
+            links.link(directory, "a", os.stat("a", dir_fd=directory))
+
+
+def test_links_that_are_removed_before_they_are_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By another backup that begins, or an owner that starts."""
+    flock = fcntl.flock
+
+    def late(fd: int, operation: int) -> None:
+        if operation == fcntl.LOCK_EX:
+            remove_left_behind(str(tmp_path))
+        flock(fd, operation)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with pytest.raises(StorageError, match="it was removed at once"), HardLinks(str(tmp_path)):
+        pass
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_was_left_behind_goes_and_what_is_in_use_stays(tmp_path: Path) -> None:

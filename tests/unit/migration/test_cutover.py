@@ -8,8 +8,10 @@ import anyio
 import pytest
 
 import kclient
+from kclient.errors import KafkaStorageError, KafkaTimeoutError
 from kclient.gateway import Gateway
-from kclient.migration import MigrationError, Target
+from kclient.gateway.topics import TopicCatalogue
+from kclient.migration import MigrationError, SourceCluster, Target
 from kclient.migration.cutover import CutOver, CutOverRun
 from tests.gateway_wire import batch_of, names, running
 from tests.unit.migration.conftest import Pair, clients, pair, until
@@ -149,3 +151,52 @@ async def test_an_offset_beyond_the_end_is_moved_as_it_is(htp: str) -> None:
         assert await source.wire.commit("delays", "flights", 100) == 0
         assert (await cut_over(source, htp, target)).offsets.moved == 1
         assert await wire.committed("delays", "flights") == 100
+
+
+async def test_a_source_that_is_gone_right_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store has taken over all the same, and says so."""
+    htp = f"memory:{next(names)}"
+    async with pair() as source, running(htp, config=NO_DELAY) as (target, wire):
+        await source.wire.create("flights")
+        await source.wire.produce("flights", batch_of(b"a"))
+        take_over = Target.take_over
+
+        async def then_gone(self: Target, records: Any) -> None:
+            await take_over(self, records)
+
+            async def gone(*_: object, **__: object) -> None:
+                raise KafkaTimeoutError("No broker could be reached")
+
+            monkeypatch.setattr(SourceCluster, "bounds", gone)
+
+        monkeypatch.setattr(Target, "take_over", then_gone)
+        done = await cut_over(source, htp, target)
+        assert (done.topics, done.late, done.unknown) == (["flights"], [], "No broker could be reached")
+        assert (await wire.produce("flights", batch_of(b"mine"))).error_code == 0
+
+
+async def test_a_store_that_takes_only_some_topics_over_names_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    htp = f"memory:{next(names)}"
+    async with pair() as source, running(htp, config=NO_DELAY) as (target, wire):
+        for name in ("flights", "delays"):
+            await source.wire.create(name)
+            await source.wire.produce(name, batch_of(b"a"))
+        take_over, taken = TopicCatalogue.take_over, list[str]()
+
+        async def full(self: TopicCatalogue, name: str) -> None:
+            if taken:
+                raise KafkaStorageError("the disk is full")
+            taken.append(name)
+            await take_over(self, name)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(TopicCatalogue, "take_over", full)
+            with pytest.raises(
+                MigrationError, match=r"only (flights|delays) were taken over: the disk is full"
+            ) as told:
+                await cut_over(source, htp, target)
+        assert taken[0] in str(told.value)
+        done = await cut_over(source, htp, target)
+        assert {*done.topics, *taken} == {"flights", "delays"}
+        for name in ("flights", "delays"):
+            assert (await wire.produce(name, batch_of(b"mine"))).error_code == 0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import struct
+from pathlib import Path
 
 import anyio
 import pytest
@@ -10,12 +12,15 @@ import pytest
 from kclient.errors import KafkaStorageError
 from kclient.gateway import Gateway
 from kclient.gateway.partition import Partition
+from kclient.htp import open_store
+from kclient.htp.errors import StorageError
 from kclient.migration import MigrationError, Target, Throttle
 from kclient.migration.verifying import verify
-from kclient.records import MessageSetBuilder
+from kclient.records import MessageSetBuilder, read_header
 from kclient.records.batch_header import HEADER_SIZE
 from tests.gateway_wire import batch_of, connect, names, running
 from tests.small_transactions import Transactor, coordinated, local_peers
+from tests.uncertain_store import Fate, UncertainStore
 from tests.unit.migration.conftest import Pair, caught_up, clients, pair, until
 
 pytestmark = pytest.mark.anyio
@@ -255,3 +260,66 @@ async def test_transactions_keep_their_outcomes(monkeypatch: pytest.MonkeyPatch)
         async with source.source() as theirs, clients(htp) as ours:
             found = await verify(theirs, ours, (await theirs.topics()).values())
             assert (found.failures, found.partitions[0].records) == ([], 3)
+
+
+@pytest.mark.parametrize("moved", [0, 4])
+async def test_a_source_that_cannot_read_at_the_moment_has_no_hole(moved: int) -> None:
+    store = UncertainStore(open_store(f"memory:{next(names)}"))
+    async with store, Gateway(store, "127.0.0.1:0") as gateway, running() as (target, wire):
+        source = Pair(gateway, connect(gateway), gateway.bootstrap)
+        await source.wire.create("flights")
+        values = [b"%d" % number for number in range(10)]
+        for number in range(10):
+            await source.wire.produce("flights", batch_of(values[number]))
+            if number + 1 == moved:
+                async with source.mirroring(target) as mirror:
+                    await caught_up(mirror)
+        theirs = gateway.parts.partitions.get("flights", 0)
+        assert theirs is not None
+        store.broker.fates.append(Fate.LOST)
+        store.broker.failing = StorageError("the store does not answer")
+        batch = batch_of(b"nobody knows")
+        theirs.append(batch, read_header(batch))
+        await until(lambda: theirs.undecided)
+        async with source.mirroring(target) as mirror:
+            await until(lambda: any("the source sends nothing from offset" in note for note in source.notes))
+            assert await wire.values("flights") == values[:moved]
+            store.broker.failing = None
+            await caught_up(mirror)
+        assert await wire.values("flights") == values
+        await source.wire.aclose()
+
+
+@pytest.mark.parametrize("first", [0, 1])
+async def test_a_hole_at_the_end_is_filled(first: int) -> None:
+    async with pair() as source, running() as (target, wire):
+        await source.wire.create("compacted")
+        for number in range(first):
+            await source.append("compacted", batch_of(b"%d" % number))
+        theirs = source.gateway.parts.partitions.get("compacted", 0)
+        assert theirs is not None
+        await theirs.ready()
+        theirs.log.skip_to(50)
+        async with source.mirroring(target) as mirror:
+            await caught_up(mirror)
+        ours = target.parts.partitions.get("compacted", 0)
+        assert ours is not None
+        assert ours.log.high_watermark == 50
+        assert await wire.values("compacted") == [b"%d" % number for number in range(first)]
+
+
+async def test_what_the_store_has_lost_is_told(tmp_path: Path) -> None:
+    async with pair() as source:
+        await source.wire.create("flights")
+        for number in range(10):
+            await source.wire.produce("flights", batch_of(b"%d" % number))
+        async with running(f"embedded:{tmp_path}") as (target, _), source.mirroring(target) as mirror:
+            await caught_up(mirror)
+        (log,) = tmp_path.rglob("*.log")
+        os.truncate(log, log.stat().st_size - 1)
+        async with running(f"embedded:{tmp_path}") as (target, wire):
+            async with source.mirroring(target) as mirror:
+                await until(lambda: mirror.problems)
+                assert "flights-0 is mirrored up to offset 8 only: the store has lost" in mirror.problems[0]
+                await source.wire.produce("flights", batch_of(b"later"))
+            assert await wire.values("flights") == [b"%d" % number for number in range(9)]
