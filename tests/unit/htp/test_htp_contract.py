@@ -32,7 +32,7 @@ NOT_TESTABLE_WITH = {
 }
 
 BACKENDS = [(backend, loop) for backend in NOT_CLAIMED_BY for loop in ("asyncio", "trio")]
-AT_ONCE = {("memory", "trio"), ("embedded", "asyncio")}
+AT_ONCE = {("memory", "trio")}
 
 
 @pytest.mark.parametrize(
