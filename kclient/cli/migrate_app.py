@@ -40,7 +40,7 @@ _Durability = Annotated[
     str, typer.Option("--durability", metavar="synced|written", help="When a record counts as moved.")
 ]
 _Mapping = Annotated[
-    str, typer.Option("--mapping", metavar="domain|multilevel|broker", help="How new topics lie in HTP.")
+    str, typer.Option("--mapping", metavar="domain|multilevel|virtual|broker", help="How new topics lie in HTP.")
 ]
 _Brokers = Annotated[
     int | None, typer.Option("--brokers", metavar="N", help="How many brokers HTP has. As before if unsaid.")
