@@ -9,7 +9,7 @@ PYTEST = $(BIN)/python -m pytest
 # Bytecode is kept, whatever the environment says: else every process that a test starts compiles everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo check lint style layers types unit test test-long test-spark-4.2 fuzz benchmarks benchmark-spark docs dist clean
+.PHONY: help setup demo check lint style layers types unit test coverage test-long test-spark-4.2 fuzz benchmarks benchmark-spark docs dist clean
 
 help:
 	@grep -E '^## ' Makefile | sed 's/^## //'
@@ -58,8 +58,15 @@ ALONE = tests/simulation tests/unit tests/fuzz
 
 ## make test         set up, then lint and every test
 test: $(STAMP) lint
-	$(PYTEST) $(ALONE) -m "not long" -n 2 --cov --cov-report=
-	$(PYTEST) tests $(ALONE:%=--ignore=%) -m "not long" --cov --cov-append --cov-report=term
+	$(PYTEST) $(ALONE) -m "not long" -n 2 $(COVER)
+	$(PYTEST) tests $(ALONE:%=--ignore=%) -m "not long" $(COVER)
+
+# Following every line takes half as long again.
+## make coverage     the same, and which lines no test reaches
+coverage: $(STAMP)
+	rm -f .coverage
+	$(MAKE) --no-print-directory test COVER='--cov --cov-append --cov-report='
+	$(BIN)/coverage report
 
 ## make test-long    the sweeps and soaks that make test leaves out: hours
 test-long: $(STAMP)

@@ -1,5 +1,6 @@
 # Columns in Arrow's layout, to be read row by row.
 
+@cython.final  # so that looking is inlined
 cdef class Positions:
     # Where the items of each row begin and end, and which rows are not null.
     cdef Py_buffer _validity
@@ -46,6 +47,7 @@ cdef class Positions:
         return True
 
 
+@cython.final  # so that looking is inlined
 cdef class ColumnSource:
     # Keys or values; holds the buffers as long as it lives, so that they stay where they are.
     cdef Positions _positions
@@ -81,6 +83,7 @@ cdef class ColumnSource:
         return True
 
 
+@cython.final  # so that looking is inlined
 cdef class HeaderSource:
     # The headers of each row, which it writes as a record has them.
     cdef Positions _positions
@@ -133,6 +136,7 @@ cdef class HeaderSource:
         return True
 
 
+@cython.final  # so that looking is inlined
 cdef class NumberSource:
     # Numbers of 32 bits: one for all rows, or a column.
     cdef Py_buffer _column
@@ -159,6 +163,7 @@ cdef class NumberSource:
         return (<const int32_t*>self._column.buf)[row] if self._held else self._constant
 
 
+@cython.final  # so that looking is inlined
 cdef class StampSource:
     # Timestamps: one for all rows, or a column.
     cdef Py_buffer _column
