@@ -64,6 +64,7 @@ def loaded_after(code: str) -> set[str]:
     return {name.split(".")[0] for name in result.stdout.split()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "code",
     [

@@ -46,6 +46,7 @@ def test_every_benchmark_can_be_loaded() -> None:
     assert loaded.returncode == 0
 
 
+@pytest.mark.slow
 def test_a_class_shares_its_name_with_no_other() -> None:
     """Who looks for a name finds one thing; those that a file keeps to itself do not count."""
     files: dict[str, set[Path]] = defaultdict(set)

@@ -140,6 +140,7 @@ def test_a_group_that_does_not_begin_at_the_beginning_says_so(shell: Shell) -> N
     assert shell.ok("consume", "t", "--group", "g", "--limit", "1").err == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["bogus"], ["consume", "t", "-o", "x"], ["topics"]], ids=" ".join)
 def test_the_exit_code_tells_also_where_nothing_can_be_written(words: list[str]) -> None:
     with Path("/dev/full").open("w") as full:

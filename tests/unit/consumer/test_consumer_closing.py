@@ -162,6 +162,7 @@ async def test_a_second_close_that_is_cancelled_ends_both() -> None:
                     await consumer.close(LONG)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("waiting", [False, True])
 @pytest.mark.parametrize("group", [False, True])

@@ -191,6 +191,7 @@ async def serve(url: str, given: int) -> int:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", KEYS)
 @given(data=st.data())
 @examples(6)

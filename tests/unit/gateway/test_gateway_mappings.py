@@ -26,6 +26,7 @@ async def mapping_of(wire: Wire, topic: str) -> str | None:
     return row.value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("present", ["domain", "multilevel", "virtual", "broker"])
 async def test_topics_stay_as_they_were_created(url: str, present: str) -> None:
     names = ["domain", "multilevel", "virtual", "broker"]

@@ -149,6 +149,7 @@ async def test_an_opening_that_comes_back_to_a_namesake(url: str) -> None:
     await close(url)
 
 
+@pytest.mark.slow
 async def test_a_deletion_while_partitions_are_opened_is_finished(url: str) -> None:
     await fill(url, 30)
     async with Gateway(url, listen=None) as gateway:

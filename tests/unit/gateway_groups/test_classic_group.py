@@ -546,6 +546,7 @@ def test_static_member_leaves_under_a_wrong_id() -> None:
     assert box.leave(Leave(member, "one")) == [NONE]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metadata", [0, 50, 5000])
 @pytest.mark.parametrize("protocols", [1, 100])
 def test_members_count_what_their_protocols_take(protocols: int, metadata: int) -> None:

@@ -183,6 +183,7 @@ def few_are_kept(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
         monkeypatch.setattr(module, "CHANGES_KEPT", number)
 
 
+@pytest.mark.slow
 async def test_who_is_too_far_behind_is_told_to_scan_again(manager: Manager, monkeypatch: pytest.MonkeyPatch) -> None:
     few_are_kept(monkeypatch, 100)
     tokens = [await begin(manager, "a/")]

@@ -91,6 +91,7 @@ async def many(data: Path, count: int, files: Files, **options: Any) -> AsyncIte
         yield store
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("durability", DURABILITIES)
 async def test_no_more_are_open_than_may_be(tmp_path: Path, durability: str) -> None:
     """Written to one after the other, without waiting: as many as are allowed are open, and all is there."""

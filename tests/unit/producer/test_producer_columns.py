@@ -315,6 +315,7 @@ def test_a_small_one_lingers() -> None:
     assert bench.drain.ready(cluster_of(PARTITIONS), bench.now).nodes == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["binary_view", "dictionary", "fixed"])
 def test_little_is_converted_at_a_time(kind: str) -> None:
     """A few rows of a kind that has to be copied may stand for gigabytes."""

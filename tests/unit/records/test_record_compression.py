@@ -293,6 +293,7 @@ def test_lz4_frames_of_v0_one_behind_another(made: list[tuple[int, bool]]) -> No
     assert decompress(CompressionType.LZ4, data, ignore_lz4_checksum=True) == b"x" * sum(size for size, _ in made)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("of_v0", [False, True])
 @pytest.mark.parametrize("compression", [CompressionType.GZIP, CompressionType.LZ4])
 def test_many_streams_that_hold_nothing(compression: CompressionType, of_v0: bool) -> None:

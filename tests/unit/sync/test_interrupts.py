@@ -561,6 +561,7 @@ class Reader:
         assert self.consumer._core.fetcher.buffer.size <= 6_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("interceptors", [(), *slow((NextRecord(),))], ids=["", "intercepted"])
 @pytest.mark.parametrize("way", ["lists", "one by one", "columns"])
 def test_a_consumer_that_is_interrupted_amid_records(
@@ -635,6 +636,7 @@ def test_a_consumer_that_is_interrupted_twice_while_it_is_closed(address: str) -
     assert twice > 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["consumer", "producer", "admin"])
 def test_a_close_that_is_refused_to_a_handler(kind: str, address: str, producer: Producer) -> None:
     """It has done nothing: the client goes on, and a later call closes it."""
