@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -26,17 +26,14 @@ from kclient.errors import (
 )
 from kclient.gateway.aborted import ChunkBounds, Entries, Hidden
 from kclient.gateway.append import Append, AppendState
-from kclient.gateway.checkpoints import encoded
 from kclient.gateway.config import TopicConfig
-from kclient.gateway.log import Checkpoint, Duplicate, PartitionLog
+from kclient.gateway.log import Duplicate, PartitionLog
 from kclient.gateway.mirroring import fillers, marker_of, mirrored
+from kclient.gateway.partition_checkpoints import PartitionCheckpoints
 from kclient.gateway.partition_life import PartitionLife, Surroundings
 from kclient.gateway.partition_states import State
 from kclient.gateway.recovery import aborted_between
-from kclient.gateway.rows.aborted import encode_chunk
-from kclient.gateway.rows.keys import aborted_key, checkpoint_key, log_start_key
-from kclient.gateway.rows.numbers import LOG_START
-from kclient.gateway.rows.partitions import encode_checkpoint
+from kclient.gateway.rows.keys import aborted_key
 from kclient.gateway.takeover import Site
 from kclient.gateway.undecided import Undecided
 from kclient.htp.errors import (
@@ -72,9 +69,6 @@ T = TypeVar("T")
 logger: logging.Logger = logging.getLogger("kclient.gateway.log")
 
 _MARKER_LIMIT: Final = 1024
-CHECKPOINT_BYTES: Final = 64 << 20
-"""A checkpoint is written after so many bytes: the most that opening a partition has to read."""
-_CHECKPOINT_BATCHES: Final = 50_000
 _CLOSED, _OPEN = 4_300, 7_700
 """About how many bytes of memory a partition takes, before and after it was opened, with its log in the store,
 but for segments."""
@@ -90,9 +84,8 @@ class Partition(PartitionLife):
     """One partition: its log, its topic in HTP, and who waits for it."""
 
     __slots__ = (
-        "_batches", "_bytes", "_checkpointing", "_end_unknown", "_full_at", "_held", "_key", "_laid_out", "_passed_by",
-        "_pending", "_sending", "_start_key", "_stored_in", "_topic_id", "_undecided", "_unit", "_unsent", "_wall_ms",
-        "config", "direct", "dirty", "place", "saving",
+        "_end_unknown", "_full_at", "_held", "_laid_out", "_passed_by", "_pending", "_sending", "_stored_in",
+        "_topic_id", "_undecided", "_unit", "_unsent", "_wall_ms", "checkpoints", "config", "direct", "place",
     )  # fmt: skip
 
     def __init__(
@@ -111,15 +104,12 @@ class Partition(PartitionLife):
         self.place: Place = place
         self.direct: DirectTopic | None = None
         """Its topic in HTP where that has calls without a switch of tasks; None while the partition is not open."""
-        self.dirty: bool = False
-        """Whether there is more to say than the last checkpoint says."""
         self._wall_ms = around.clock.wall_ms
         self._stored_in: OpenTopic | None = None
         self._laid_out: TopicSettings | None = None
         """The settings that this has taken last."""
         self._topic_id = topic_id
         self._unit = unit
-        self._key, self._start_key = checkpoint_key(topic_id, index), log_start_key(topic_id, index)
         self._unsent: deque[tuple[Append, Buffer]] = deque()
         self._sending = False
         self._end_unknown = False
@@ -128,10 +118,7 @@ class Partition(PartitionLife):
         """Whether the topic that it shares has to be opened anew once more, since it began to be opened."""
         self._undecided: Undecided | None = None
         """What was on its way when the outcome of an append was not known, until it has been read back."""
-        self._bytes = self._batches = 0
-        self._checkpointing = False
-        self.saving: anyio.Lock = anyio.Lock(fast_acquire=True)
-        """Held while a checkpoint is written: what was encoded later is written later."""
+        self.checkpoints: PartitionCheckpoints = PartitionCheckpoints(self, topic_id, index, around)
         self._full_at: int | None = None
         """Where the log ended when it was last told that there is no space."""
         self._held = self._pending = 0
@@ -168,7 +155,7 @@ class Partition(PartitionLife):
             log.close()
             raise
         log.follow(self.log)
-        self.dirty = dirty
+        self.checkpoints.dirty = dirty
         return log
 
     async def _find_out(self) -> None:
@@ -181,7 +168,7 @@ class Partition(PartitionLife):
         finally:
             if self.state is State.GONE:
                 self.log.close()  # it may have seen producers since it was closed
-        self._undecided, self.dirty = None, True
+        self._undecided, self.checkpoints.dirty = None, True
         decided = undecided.decide(self.log, self._not_stored)
         stored = sum(append.state is AppendState.DURABLE for append in decided)
         logger.log(
@@ -208,7 +195,7 @@ class Partition(PartitionLife):
         )
 
     async def _raise_epoch(self, above: int) -> int:
-        async with self.saving:  # who removes the rows of a topic waits for this: no row comes afterwards
+        async with self.checkpoints.saving:  # who removes the rows of a topic waits for this: no row comes afterwards
             self._check_here()
             return await self._around.epochs.raise_epoch(self._unit, above, since=self.log.leader_epoch)
 
@@ -551,12 +538,7 @@ class Partition(PartitionLife):
             appended.tell()
         for waiter in list(self.waiters):
             waiter.arrived(size, stable)
-        self.dirty = True
-        self._bytes += size
-        self._batches += len(done)
-        if (self._bytes > CHECKPOINT_BYTES or self._batches > _CHECKPOINT_BATCHES) and not self._checkpointing:
-            self._checkpointing = True
-            self._around.spawn(self._checkpoint, name=f"checkpoint {self}")
+        self.checkpoints.behind_by(len(done), size)
 
     async def settled(self) -> None:
         """Until no append is on its way of those that are now: each is durable, or has failed.
@@ -596,56 +578,11 @@ class Partition(PartitionLife):
             self._end_unknown = True
             self._begin_sending()
 
-    # Checkpoints, trimming, closing
+    # Trimming, closing
 
-    def checkpoint_rows(self) -> dict[str, bytes]:
-        """The rows of a checkpoint of what is durable now."""
-        return {
-            self._key: encode_checkpoint(self.log.checkpoint()),
-            **self._aborted_rows(self.log.transactions.aborted.unsaved()),
-            **self._around.store.rows(self.stored_in),
-        }
-
-    def _aborted_rows(self, chunks: Mapping[int, Entries]) -> dict[str, bytes]:
-        return {self._aborted_key(number): encode_chunk(entries) for number, entries in chunks.items()}
-
-    async def _checkpoint(self) -> None:
-        try:
-            await self.checkpoint()
-        except KafkaError as error:
-            if self.state is not State.GONE:
-                logger.warning("%s: its checkpoint could not be written, the next one will be: %s", self, error)
-        finally:
-            self._checkpointing = False
-
-    async def checkpoint(self) -> None:
-        """Write a checkpoint: opening the partition again will read on from here."""
-        async with self.saving:
-            await self._save(self.log.checkpoint())
-
-    async def _save(self, checkpoint: Checkpoint, *, trimmed: bool = False) -> None:
-        if self.state is State.GONE:  # its rows are being removed
-            raise UnknownTopicOrPartitionError(f"{self} is gone")
-        self._bytes = self._batches = 0
-        self.dirty = False
-        aborted = self.log.transactions.aborted
-        chunks = aborted.unsaved()
-        counts = {number: len(entries) for number, entries in chunks.items()}
-        rows: dict[str, bytes | None] = dict(self._aborted_rows(chunks))
-        gone = {each.number for each in aborted.bounds} - {each.number for each in checkpoint.aborted}
-        rows.update((self._aborted_key(number), None) for number in gone)
-        try:
-            self._count(_OPEN + self._around.store.memory_of(self.stored_in))
-            rows |= {self._key: await encoded(checkpoint), **self._around.store.rows(self.stored_in)}
-            if trimmed:
-                rows[self._start_key] = LOG_START.encode(checkpoint.start_offset)
-            await self._around.checkpoints.write(rows)
-            aborted.saved(counts)
-            if not trimmed:  # else there is more to be written afterwards
-                await self._around.store.save((self.stored_in,))
-        except BaseException:  # cancelled too: it may not have been written
-            self.dirty = True
-            raise
+    def count_open(self) -> None:
+        """Count the memory that it takes now."""
+        self._count(_OPEN + self._around.store.memory_of(self.stored_in))
 
     async def trim(self, before: int) -> None:
         """Move the log start up; what lies wholly below it is dropped when HTP sees fit.
@@ -655,13 +592,13 @@ class Partition(PartitionLife):
             HtpError: If the new start could not be stored; then it has not moved.
         """
         with self._around.shields.shield():
-            async with self.saving:
+            async with self.checkpoints.saving:
                 stored_in = self.stored_in
                 before = min(before, self.log.high_watermark)
                 if before <= self.log.start_offset:
                     return
                 # durable first: after a crash nothing below it comes back
-                await self._save(self.log.checkpoint(start_offset=before), trimmed=True)
+                await self.checkpoints.save(self.log.checkpoint(start_offset=before), trimmed=True)
                 self.log.trim(before)
                 with self._told():
                     await stored_in.trim(before)
@@ -670,7 +607,7 @@ class Partition(PartitionLife):
     @property
     def busy(self) -> bool:
         """Whether it is being opened, or its checkpoint written; of one that has gone, also what its store writes."""
-        if self.saving.locked() or self._opening is not None:
+        if self.checkpoints.saving.locked() or self._opening is not None:
             return True
         return self.state is State.GONE and self._around.store.busy(self.place)
 
@@ -678,7 +615,7 @@ class Partition(PartitionLife):
         """Until nothing is under way any more of a partition that has gone: its rows and places may be removed."""
         if self._opening is not None:  # who waited for it to be open was told before
             await self._opening.wait()
-        async with self.saving:
+        async with self.checkpoints.saving:
             await self._around.store.left(self.place)
 
     def drop(self) -> None:

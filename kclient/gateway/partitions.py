@@ -140,14 +140,14 @@ class PartitionTable:
 
     async def checkpoint(self) -> None:
         """Write the checkpoints of all partitions that have news, in one commit."""
-        changed = [partition for partition in self.opened() if partition.dirty or partition.busy]
+        changed = [partition for partition in self.opened() if partition.checkpoints.dirty or partition.busy]
         async with AsyncExitStack() as saving:
             for partition in changed:
-                await saving.enter_async_context(partition.saving)
+                await saving.enter_async_context(partition.checkpoints.saving)
             rows: dict[str, bytes] = {}
             for partition in changed:
                 if partition.state is State.OPEN:
-                    rows |= partition.checkpoint_rows()
+                    rows |= partition.checkpoints.rows()
             if rows:
                 await self._checkpoints.write(rows)
             store = self._around.store

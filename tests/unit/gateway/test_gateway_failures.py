@@ -176,7 +176,7 @@ async def test_the_start_moves_when_that_is_recorded(url: str) -> None:
         # a checkpoint that is written meanwhile comes afterwards, and knows of it
         partition = gateway.parts.partitions.get("t", 0)
         assert partition is not None
-        group.start_soon(partition.checkpoint)
+        group.start_soon(partition.checkpoints.write)
         await anyio.wait_all_tasks_blocked()
         recording.open()
         with anyio.fail_after(10):
@@ -343,7 +343,7 @@ async def test_the_next_start_removes_what_a_deletion_left(url: str, monkeypatch
         await wire.produce("t", batch_of(b"old"))
         assert await wire.commit("g", "t", 1) == 0
         for partition in gateway.parts.partitions.opened():
-            await partition.checkpoint()
+            await partition.checkpoints.write()
         with monkeypatch.context() as patch:
             patch.setattr(type(gateway.parts.broker), "delete", failing)
             assert await wire.delete("t") == 0

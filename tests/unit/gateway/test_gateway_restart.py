@@ -48,7 +48,7 @@ async def test_producers_are_known_again(store: str, checkpointed: bool, monkeyp
             await wire.produce("t", batch)
         if not checkpointed:  # as after a crash: the log is read from its beginning
             for partition in gateway.parts.partitions.opened():
-                partition.dirty = False
+                partition.checkpoints.dirty = False
     async with running(store) as (_, wire):
         assert (await wire.produce("t", batches[6])).base_offset == 6
         assert (await wire.produce("t", batches[2])).base_offset == 2

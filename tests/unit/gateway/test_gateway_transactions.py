@@ -379,7 +379,7 @@ async def test_very_many_aborted_transactions(monkeypatch: pytest.MonkeyPatch, t
             await transactor.end(committed=number % CHUNK == 1)
         partition = gateway.parts.partitions.get("t", 0)
         assert partition is not None
-        await partition.checkpoint()
+        await partition.checkpoints.write()
         assert len(await scan_all(gateway.parts.manager, ABORTED)) == 3
         expected = [b"1", b"%d" % (CHUNK + 1), b"%d" % (2 * CHUNK + 1)]
         assert await committed_values(wire, "t") == expected
@@ -429,7 +429,7 @@ async def test_what_is_deleted_while_it_is_read_is_not_given_out(
         await wire.produce("t", batch_of(b"last"))
         partition = gateway.parts.partitions.get("t", 0)
         assert partition is not None
-        await partition.checkpoint()  # what was aborted is read from its row
+        await partition.checkpoints.write()  # what was aborted is read from its row
         go_on = anyio.Event()
         holding.append(go_on)
         request = fetch_request("t", 0, isolation_level=COMMITTED, max_wait_ms=1000)
