@@ -24,9 +24,14 @@ from kclient.htp.errors import (
     UnknownTopicError,
 )
 
-__all__ = ["Role", "code_of", "put_error"]
+__all__ = ["Role", "code_of", "put_error", "text_of"]
 
 logger: logging.Logger = logging.getLogger("kclient.gateway")
+
+
+_LONGEST: Final = 1_000
+_BEGINNING: Final = 700
+"""Of those characters."""
 
 
 class Role(Enum):
@@ -137,4 +142,15 @@ def put_error(row: Any, error: KafkaError, role: Role = Role.LEADER) -> None:
     """Say in a row of a response what went wrong, with a text where the row has room for it."""
     row.error_code = code_of(error, role)
     if hasattr(row, "error_message"):
-        row.error_message = error.message
+        row.error_message = text_of(error.message)
+
+
+def text_of(message: str) -> str:
+    """An error's text as a response has room for it.
+
+    What the client has named is part of it, and may be as long as a text of the protocol can be: with a word more it
+    could not be sent.
+    """
+    if len(message) <= _LONGEST:
+        return message
+    return f"{message[:_BEGINNING]} … {message[_BEGINNING - _LONGEST :]}"

@@ -12,7 +12,7 @@ from kclient.concurrency import Completion
 from kclient.errors import ErrorCode, KafkaError
 from kclient.gateway.append import Append, AppendState
 from kclient.gateway.contents import RejectedRecordsError
-from kclient.gateway.error_codes import code_of
+from kclient.gateway.error_codes import code_of, text_of
 from kclient.memory_ledger import LimitedAccount
 from kclient.net.answers import CloseConnectionError
 from kclient.protocol.messages.produce import BatchIndexAndErrorMessage, PartitionProduceResponse, ProduceResponse
@@ -132,11 +132,13 @@ def put(row: PartitionProduceResponse, append: Append) -> None:
 def put_error(row: PartitionProduceResponse, error: KafkaError, version: int = 0) -> None:
     """Say why a batch is refused; which of its records were at fault from version 8 on (KIP-467)."""
     row.error_code = code_of(error)
-    row.error_message = error.message
+    row.error_message = text_of(error.message)
     row.base_offset = -1
     if isinstance(error, RejectedRecordsError) and version >= _RECORD_ERRORS_SINCE:
         row.record_errors = [
-            BatchIndexAndErrorMessage(batch_index=number, batch_index_error_message=text)
+            BatchIndexAndErrorMessage(
+                batch_index=number, batch_index_error_message=None if text is None else text_of(text)
+            )
             for number, text in error.records
         ]
     logger.debug("a batch for partition %d is refused: %s", row.index, error)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, cast
 
 from kclient.errors import ErrorCode, KafkaError
 from kclient.gateway.access import CLUSTER_NAME, AclOperation, ResourceType
-from kclient.gateway.error_codes import Role, code_of
+from kclient.gateway.error_codes import Role, code_of, text_of
 from kclient.gateway.groups.classic import ClassicGroup
 from kclient.gateway.groups.states import GroupState
 from kclient.gateway.groups.writer import Write
@@ -118,7 +118,7 @@ class DescribeGroupsHandler(Handler):
             refused = DescribedGroup(group_id=group_id, group_state="", protocol_type="", protocol_data="")
             refused.error_code = code_of(error, self.ROLE)
             if context.api_version >= _WITH_ERROR_MESSAGE:
-                refused.error_message = error.message
+                refused.error_message = text_of(error.message)
             return refused
         managed = self._table.groups.get(group_id)
         if managed is None:
@@ -135,7 +135,7 @@ def _missing(group_id: str, message: str, version: int) -> DescribedGroup:
     described = DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value, protocol_type="", protocol_data="")
     if version >= _WITH_GROUP_ID_NOT_FOUND:
         described.error_code = ErrorCode.GROUP_ID_NOT_FOUND
-        described.error_message = message
+        described.error_message = text_of(message)
     return described
 
 
