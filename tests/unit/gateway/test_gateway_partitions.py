@@ -325,7 +325,7 @@ async def test_what_comes_while_a_store_is_asked_where_it_ends() -> None:
 
 async def test_after_so_many_batches_a_checkpoint_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next start reads on from there, also after a crash."""
-    monkeypatch.setattr("kclient.gateway.partition._CHECKPOINT_BATCHES", 3)
+    monkeypatch.setattr("kclient.gateway.partition_checkpoints._CHECKPOINT_BATCHES", 3)
     async with open_store(f"memory:{next(names)}") as store, Gateway(store, listen=None) as gateway:
         wire = connect(gateway)
         await wire.create("t")
