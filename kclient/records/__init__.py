@@ -20,6 +20,7 @@ from kclient.records.compression import DEFAULT_MAX_DECOMPRESSED, check_level
 from kclient.records.contract import Appended, BinaryColumn, Deserialize, Destinations, HeaderColumn, RecordColumns
 from kclient.records.control import ABORT, COMMIT, EndMarker, decode_control_type, decode_end_marker, encode_end_marker
 from kclient.records.conversion import Magic, RecordConverter
+from kclient.records.envelope_layout import EnvelopeLayout as EnvelopeLayout
 from kclient.records.framing import BatchInfo, RecordBatchFraming
 from kclient.records.headers import check_batch, iter_headers, read_header
 from kclient.records.message_builder import MessageSetBuilder, size_of_message
@@ -43,15 +44,19 @@ if TYPE_CHECKING:
         murmur2,
         partition_for_key,
     )
-    from kclient.records._interpreted import RecordScan as RecordScan  # for the gateway
+    from kclient.records._interpreted import EnvelopedBatches as EnvelopedBatches  # for the gateway, as those below
+    from kclient.records._interpreted import RecordScan as RecordScan
+    from kclient.records._interpreted import gather_batches as gather_batches
 else:
     Appender = _chosen.Appender
     BatchBuilder = _chosen.BatchBuilder
     ConsumerRecord = _chosen.ConsumerRecord
+    EnvelopedBatches = _chosen.EnvelopedBatches
     LazyDelivery = _chosen.LazyDelivery
     RecordScan = _chosen.RecordScan
     RecordSource = _chosen.RecordSource
     TopicSlots = _chosen.TopicSlots
+    gather_batches = _chosen.gather_batches
     murmur2 = _chosen.murmur2
     partition_for_key = _chosen.partition_for_key
 

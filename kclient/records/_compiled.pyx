@@ -9,7 +9,7 @@ being checked again, so bytes that change underneath cannot lead out of the buff
 """
 
 cimport cython
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBUF_FORMAT, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.list cimport PyList_CheckExact, PyList_GET_SIZE
@@ -28,12 +28,14 @@ from cpython.pythread cimport (
 from cpython.tuple cimport PyTuple_CheckExact, PyTuple_GET_SIZE
 from cpython.unicode cimport PyUnicode_AsUTF8String, PyUnicode_CheckExact, PyUnicode_DecodeUTF8
 from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN, int8_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
 from array import array
 
 from kclient.records.arguments import (
     MAX_BATCH_SIZE,
+    as_buffer,
     as_bytes,
     bad_timestamp,
     check_builder,
@@ -77,6 +79,7 @@ from kclient.records.batch_header import (
 from kclient.records.compression import check_compression, check_level, compress
 from kclient.records.contract import Appended, Columns
 from kclient.records.corruption import deserialization_error, record_error
+from kclient.records.envelope_layout import check_first, check_layout, check_numbers, check_target, not_there
 from kclient.records.restoring import restore_record
 from kclient.records.signatures import TwinSignature
 from kclient.types import TimestampType
@@ -166,3 +169,4 @@ include "_cython/reading.pxi"
 include "_cython/columns.pxi"
 include "_cython/scanning.pxi"
 include "_cython/hashing.pxi"
+include "_cython/envelopes.pxi"

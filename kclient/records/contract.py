@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from kclient.records.batch_header import BatchHeader, CompressionType
+from kclient.records.envelope_layout import EnvelopeLayout
 from kclient.types import Buffer, Header, Headers, TimestampType
 
 Deserialize: TypeAlias = Callable[[str, Headers, bytes], Any]
@@ -290,6 +291,20 @@ class RecordScanType(Protocol):
     def finish(self) -> None: ...
 
 
+class EnvelopedBatchesType(Protocol):
+    """Finds batches among messages; the docstrings are those of the implementations."""
+
+    def __init__(self, messages: Buffer, first: int, layout: EnvelopeLayout) -> None: ...
+    @property
+    def first(self) -> int: ...
+    @property
+    def next(self) -> int: ...
+    def place(self, number: int) -> tuple[int, int]: ...
+    def select(
+        self, key: int, numbers: array[int], offsets: array[int], start: int, most: int, room: int
+    ) -> tuple[int, int]: ...
+
+
 class ParseRecords(Protocol):
     """Reads the records of one batch."""
 
@@ -333,11 +348,16 @@ class Implementation(Protocol):
     BatchBuilder: type[BatchBuilderType]
     ColumnBuilder: type[ColumnBuilderType]
     ConsumerRecord: type[ConsumerRecordType]
+    EnvelopedBatches: type[EnvelopedBatchesType]
     LazyDelivery: type[LazyDeliveryType]
     RecordScan: type[RecordScanType]
     RecordSource: type[RecordSourceType]
     TopicSlots: type[TopicSlotsType]
 
+    @property
+    def gather_batches(
+        self,
+    ) -> Callable[[Sequence[tuple[Any, array[int], int, int]], bytearray | memoryview], None]: ...
     @property
     def made_record(self) -> Callable[..., ConsumerRecordType]: ...
     @property

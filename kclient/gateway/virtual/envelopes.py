@@ -17,7 +17,7 @@ The batch has a checksum of its own. Version 3, without an ordinal, is that of `
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -26,12 +26,12 @@ from crc32c import crc32c
 from kclient.errors import CorruptRecordError, IllegalStateError
 from kclient.gateway.extents.encoding import Encoding, Enveloped, EnvelopeFraming, Stored
 from kclient.htp.port import Framing, MessageInfo
-from kclient.records import HEADER_SIZE, BatchInfo, RecordBatchFraming
+from kclient.records import HEADER_SIZE, BatchInfo, EnvelopeLayout, RecordBatchFraming
 from kclient.types import Buffer
 
 __all__ = [
-    "ORDINALS", "SIZE", "FoundBatch", "OrdinalFraming", "Run", "batch_with_ordinal", "found_in", "last_offset_of",
-    "runs_in", "wrap",
+    "LAYOUT", "ORDINALS", "SIZE", "FoundBatch", "OrdinalFraming", "batch_with_ordinal", "found_as", "found_in",
+    "last_offset_at", "wrap",
 ]  # fmt: skip
 
 _HEAD: Final = Struct(">IIIQ")
@@ -42,62 +42,44 @@ _BATCH: Final = int.from_bytes(b"KE\x02\x00")
 """Magic, version and kind of an envelope with a batch."""
 _KINDS: Final = 0xFF
 _START: Final = Struct(">II")
-_WALK: Final = Struct(">IIIQ4xq")
-"""An envelope, and the base offset of the batch in it."""
 _LOOK: Final = Struct(">IIIQIqi4xb6xi8xq")
-"""And the batch's length, magic, last offset delta and greatest timestamp."""
+"""An envelope; and base offset, length, magic, last offset delta and greatest timestamp of the batch in it."""
+LAYOUT: Final = EnvelopeLayout(SIZE, _BATCH, _KINDS, length_at=4, key_at=8, number_at=12)
+"""What an envelope looks like: partitions are keys, ordinals numbers."""
 _REST: Final = 12
 """Bytes of a batch that its length does not count."""
+_LOOK_BARE: Final = Struct(">qi4xb6xi8xq")
+"""The same of a batch without an envelope."""
 _DELTA: Final = Struct(">q15xi")
 _MAGIC: Final = 2
+_LARGE: Final = 1 << 17
+"""Bytes from which on fresh memory costs more than copying into it."""
 
 
-def wrap(partition: int, ordinal: int, batch: Buffer) -> bytes:
-    """The message that holds a partition's batch."""
-    head = _HEAD.pack(_BATCH, len(batch), partition, ordinal)
-    return b"".join((head, _CRC.pack(crc32c(head)), batch))
-
-
-class Run(NamedTuple):
-    """The batches of one partition among some messages, in order; the lists run in parallel."""
-
-    offsets: list[int]
-    """Base offsets."""
-    batches: list[memoryview]
-
-
-def runs_in(messages: memoryview, ordinal: int) -> tuple[dict[int, Run], int]:
-    """The batches of each partition among whole messages, and the ordinal behind them.
-
-    What follows on a message that is not whole, or not the one that is due, is left out.
+def wrap(
+    partition: int, ordinal: int, batch: Buffer, take: Callable[[int], bytearray | memoryview] = bytearray
+) -> Buffer:
+    """The message that holds a partition's batch.
 
     Args:
-        messages: As a store gives them.
-        ordinal: Of the first.
+        partition: Its number.
+        ordinal: Of the message.
+        batch: The batch.
+        take: Gives a buffer of a size for a large one.
     """
-    runs: dict[int, Run] = {}
-    place, size, walk, known = 0, len(messages), _WALK.unpack_from, runs.get
-    while place + SIZE + HEADER_SIZE <= size:
-        word, length, partition, found, offset = walk(messages, place)
-        begin = place + SIZE
-        place = begin + length
-        if found != ordinal or place > size:
-            break
-        if word == _BATCH:
-            run = known(partition)
-            if run is None:
-                run = runs[partition] = Run([], [])
-            run[0].append(offset)
-            run[1].append(messages[begin:place])
-        elif word ^ _BATCH > _KINDS:
-            break
-        ordinal += 1
-    return runs, ordinal
+    head = _HEAD.pack(_BATCH, len(batch), partition, ordinal)
+    if len(batch) < _LARGE:
+        return b"".join((head, _CRC.pack(crc32c(head)), batch))
+    message = take(SIZE + len(batch))
+    message[: len(head)] = head
+    message[len(head) : SIZE] = _CRC.pack(crc32c(head))
+    message[SIZE:] = batch
+    return message
 
 
-def last_offset_of(batch: Buffer) -> int:
-    """The last offset of a batch."""
-    offset, delta = _DELTA.unpack_from(batch)
+def last_offset_at(buffer: Buffer, place: int) -> int:
+    """The last offset of the batch at a place."""
+    offset, delta = _DELTA.unpack_from(buffer, place)
     return int(offset + delta)
 
 
@@ -110,6 +92,21 @@ class FoundBatch(NamedTuple):
     last_offset: int
     size: int
     max_timestamp: int
+
+
+def found_as(partition: int, batch: Buffer) -> FoundBatch:
+    """What a batch is that is to be sent, and has no ordinal yet.
+
+    Raises:
+        ValueError: It is none, or not the whole buffer.
+    """
+    if len(batch) < HEADER_SIZE:
+        raise ValueError(f"{len(batch)} bytes are no batch")
+    offset, inner, magic, delta, stamp = _LOOK_BARE.unpack_from(batch)
+    length = inner + _REST
+    if length != len(batch) or magic != _MAGIC:
+        raise ValueError(f"a batch of {length} bytes and format {magic} was sent in a buffer of {len(batch)}")
+    return FoundBatch(partition, 0, offset, offset + delta, length, stamp)
 
 
 def found_in(messages: Buffer, ordinal: int) -> Iterator[FoundBatch]:

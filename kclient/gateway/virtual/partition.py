@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Final
 
 import anyio.lowlevel
 
-from kclient.gateway.virtual.envelopes import FoundBatch
+from kclient.gateway.virtual.envelopes import FoundBatch, found_as
 from kclient.gateway.virtual.index import Block
 from kclient.gateway.virtual.reading import Missing, pull
-from kclient.gateway.virtual.windows import Window
+from kclient.gateway.virtual.windows import AT_ONCE, Window
 from kclient.htp.errors import DamagedError, FencedError, OrderError, PositionError, UnknownTopicError
 from kclient.htp.port import Found, Place, Pulled, SegmentInfo, Sent, TopicSettings, TopicStatus
-from kclient.records import read_header
 
 if TYPE_CHECKING:
     from kclient.gateway.virtual.index import PartitionIndex
@@ -22,8 +21,8 @@ if TYPE_CHECKING:
     from kclient.types import Buffer
 
 _WINDOWS_AT_ONCE: Final = 4
-_MESSAGES_AT_ONCE: Final = 1_000
-"""What is read at once, at most: others have their turn after that."""
+_BYTES_AT_ONCE: Final = 6 << 20
+"""What is read at once, at most, or a little more: others have their turn after that."""
 
 
 class SharedPartition:
@@ -85,14 +84,11 @@ class SharedPartition:
         """What the index has to know of them. Raises `OrderError` if they do not follow on what is there."""
         found, expected = [], self.index.next
         for message in messages:
-            header = read_header(message)
-            if header.length != len(message):
-                raise ValueError(f"a batch of {header.length} bytes was sent in a buffer of {len(message)}")
-            offset, last = header.base_offset, header.last_offset
-            if offset < expected:
-                raise OrderError(f"{self._name}: offset {offset} was given, {expected} is the next")
-            found.append(FoundBatch(self.number, 0, offset, last, header.length, header.max_timestamp))
-            expected = last + 1
+            batch = found_as(self.number, message)
+            if batch.offset < expected:
+                raise OrderError(f"{self._name}: offset {batch.offset} was given, {expected} is the next")
+            found.append(batch)
+            expected = batch.last_offset + 1
         if not found:
             raise ValueError("no message to send")
         return found
@@ -129,19 +125,19 @@ class SharedPartition:
         """The visible batches from an offset on; None if something must first come from the disk."""
         self._check()
         self._check_position(position)
-        topic, left, room = self.topic, _WINDOWS_AT_ONCE, _MESSAGES_AT_ONCE
+        topic, left, room = self.topic, _BYTES_AT_ONCE, AT_ONCE
 
         def read(ordinal: int, few: int | None) -> Window | None:
             nonlocal left, room
             window = topic.windows.find(ordinal)
-            if window is None and left and room > 0:
+            if window is None and left > 0 and room > 0:
                 window = topic.read_nowait(ordinal, few)
                 if window is not None:
-                    left, room = left - 1, room - (window.next - window.first)
+                    left, room = left - len(window.data), room - (window.next - window.first)
             return window
 
         try:
-            return pull(self.index, self._name, topic.end, read, position, max_bytes, max_messages)
+            return pull(self.index, self._name, topic.end, read, topic.buffers.take, position, max_bytes, max_messages)
         except Missing:
             return None
         except PositionError as error:
@@ -166,8 +162,9 @@ class SharedPartition:
                 patient = damage is None and len(got) < _WINDOWS_AT_ONCE
                 try:
                     return pull(
-                        self.index, self._name, topic.end, read, position, max_bytes, max_messages, patient=patient
-                    )
+                        self.index, self._name, topic.end, read, topic.buffers.take, position, max_bytes, max_messages,
+                        patient=patient,
+                    )  # fmt: skip
                 except Missing as missing:
                     what, few = missing.what, missing.few
                 if damage is not None:  # there is nothing before it

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Callable
-from itertools import accumulate
-from typing import Final
+from typing import Final, NamedTuple
 
-from kclient.gateway.virtual.envelopes import last_offset_of
+from kclient.gateway.virtual.envelopes import last_offset_at
 from kclient.gateway.virtual.index import Block, IndexEntries, PartitionIndex
-from kclient.gateway.virtual.windows import WINDOW_BYTES, Window
+from kclient.gateway.virtual.windows import Window
 from kclient.htp.errors import DamagedError
 from kclient.htp.port import Pulled
-from kclient.records import HEADER_SIZE
-from kclient.types import Buffer
+from kclient.records import gather_batches
 
 Read = Callable[[int, int | None], Window | None]
 """`read(ordinal, few)`: messages from an ordinal on, about a mebibyte, or so `few`; None if they must be waited for."""
+
+Take = Callable[[int], "bytearray | memoryview"]
+"""`take(size)`: a buffer of so many bytes, with anything in it."""
 
 _SPARSE: Final = 256
 """One message in so many at most is the partition's: they are read one by one."""
@@ -25,6 +25,18 @@ _AHEAD: Final = 4
 """Entries that are looked at to find that out."""
 _SHARED: Final = 4
 """A part of a window smaller than one in so many is copied, so that it does not keep the whole in memory."""
+_ANY: Final = 1 << 62
+
+
+class _Piece(NamedTuple):
+    """Batches that are taken from a window."""
+
+    window: Window
+    entries: IndexEntries
+    place: int
+    """Of the first one among the entries."""
+    number: int
+    """How many they are."""
 
 
 class Missing(Exception):
@@ -46,6 +58,7 @@ def pull(
     name: str,
     end: int,
     read: Read,
+    take: Take,
     offset: int,
     max_bytes: int,
     max_messages: int | None,
@@ -59,6 +72,7 @@ def pull(
         name: Of the partition, for messages.
         end: The ordinal up to which messages are visible.
         read: Reads the topic.
+        take: Gives a buffer of a size.
         offset: Where to begin.
         max_bytes: At most so many bytes, but one batch at least.
         max_messages: At most so many batches.
@@ -68,16 +82,15 @@ def pull(
         Missing: Something has to be waited for; unless `patient`, only before there is any batch.
         DamagedError: What is there is not what the index says.
     """
-    found: list[memoryview] = []
-    size, left, first = 0, max_messages or 1 << 62, True
-    source: Window | None = None
+    pieces: list[_Piece] = []
+    size, left, first = 0, max_messages or _ANY, True
     number = index.find(offset)
     place = -1
-    while number < len(index.blocks) and left and (size < max_bytes or not found):
+    while number < len(index.blocks) and left and (size < max_bytes or not pieces):
         block = index.blocks[number]
         entries = block.entries
         if entries is None:
-            if found and not patient:
+            if pieces and not patient:
                 break
             raise Missing(block)
         if place < 0:
@@ -86,38 +99,43 @@ def pull(
         if ordinal >= end:
             break
         few = _few(entries, place, left)
-        room = max_bytes - size
-        most = min(left, max(room, 0) // HEADER_SIZE + 1) + first
         try:
             window = read(ordinal, few)
-            taken = [] if window is None else _take(window, index.number, entries, place, most, name)
+            if window is None:
+                if pieces and not patient:
+                    break
+                raise Missing(ordinal, few)
+            count, taken = window.batches.select(
+                index.number, entries.ordinals, entries.offsets, place, left, max_bytes - size
+            )
+            if not count:
+                raise _damaged(name, entries, place)
         except DamagedError:
-            if found:
+            if pieces:
                 break
             raise
-        if not taken:
-            if found and not patient:
-                break
-            raise Missing(ordinal, few)
-        place, source = place + len(taken), window
-        if first and last_offset_of(taken[0]) < offset:  # it lies in a gap behind that
-            del taken[0]
-        first = False
-        ends = list(accumulate(map(len, taken)))
-        count = min(bisect_right(ends, room), left)
-        if not found and taken:
-            count = max(count, 1)
+        if first:
+            first = False
+            begin, following = window.batches.place(ordinal)
+            if last_offset_at(window.data, begin) < offset:  # it lies in a gap behind that
+                count, taken, place = count - 1, taken - (following - begin), place + 1
         if count:
-            found += taken[:count]
-            size += ends[count - 1]
-            left -= count
-        if count < len(taken):
-            break
+            if pieces and size + taken > max_bytes:
+                break
+            pieces.append(_Piece(window, entries, place, count))
+            place, size, left = place + count, size + taken, left - count
         if place == len(entries):
             number, place = number + 1, 0
-    if not found:
-        return Pulled(b"", offset, offset - 1)
-    return Pulled(_joined(found, size, source), int.from_bytes(found[0][:8]), last_offset_of(found[-1]))
+        elif pieces and entries.ordinals[place] < window.next:
+            break  # what comes next is here, and has no room
+    return _joined(pieces, size, take) if pieces else Pulled(b"", offset, offset - 1)
+
+
+def _damaged(name: str, entries: IndexEntries, place: int) -> DamagedError:
+    return DamagedError(
+        f"{name}: the batch at offset {entries.offsets[place]} is not in message {entries.ordinals[place]} of the "
+        "topic, where it was"
+    )
 
 
 def _few(entries: IndexEntries, place: int, left: int) -> int | None:
@@ -139,26 +157,16 @@ def _in_a_row(entries: IndexEntries, place: int, most: int) -> int:
     return count
 
 
-def _take(window: Window, partition: int, entries: IndexEntries, place: int, most: int, name: str) -> list[memoryview]:
-    """The batches of a window that are those of the index, from an entry on; one at least, and at most so many."""
-    run = window.runs.get(partition)
-    begin = entries.offsets[place]
-    if run is not None:
-        offsets, batches = run
-        at = bisect_left(offsets, begin)
-        count = min(len(offsets) - at, len(entries) - place, most)
-        if count > 0 and offsets[at] == begin:
-            if array("q", offsets[at : at + count]) == entries.offsets[place : place + count]:
-                return batches[at : at + count]
-            count = next(number for number in range(count) if offsets[at + number] != entries.offsets[place + number])
-            return batches[at : at + count]
-    raise DamagedError(
-        f"{name}: the batch at offset {begin} is not in message {entries.ordinals[place]} of the topic, where it was"
-    )
-
-
-def _joined(found: list[memoryview], size: int, window: Window | None) -> Buffer:
-    if len(found) > 1:
-        return b"".join(found)
-    assert window is not None
-    return found[0] if size * _SHARED >= min(window.size, WINDOW_BYTES) else bytes(found[0])
+def _joined(pieces: list[_Piece], size: int, take: Take) -> Pulled:
+    """The batches of some windows: a part of one where it is one batch, else a copy."""
+    window, entries, place, count = pieces[0]
+    first = entries.offsets[place]
+    last_window, entries, place, count = pieces[-1]
+    begin, end = last_window.batches.place(entries.ordinals[place + count - 1])
+    last = last_offset_at(last_window.data, begin)
+    if len(pieces) == count == 1 and size * _SHARED >= len(window.data):
+        return Pulled(memoryview(window.data)[begin:end], first, last)
+    parts = [(each.window.batches, each.entries.ordinals, each.place, each.number) for each in pieces]
+    data = take(size)
+    gather_batches(parts, data)
+    return Pulled(data, first, last)

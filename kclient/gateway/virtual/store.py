@@ -14,6 +14,7 @@ from kclient.gateway.virtual.topic import SharedTopic
 from kclient.gateway.virtual.windows import Kept
 from kclient.htp.errors import FencedError, StorageError
 from kclient.htp.port import CAP_FIND_BY_TIMESTAMP, CAP_NOWAIT, CAP_ORDINAL_POSITIONS, CAP_POSITIONS, CAP_SEGMENTS
+from kclient.large_buffers import LargeBuffers
 
 if TYPE_CHECKING:
     from kclient.gateway.extents import PartitionStore
@@ -25,6 +26,8 @@ logger: logging.Logger = logging.getLogger("kclient.gateway.log")
 
 _TOPIC: Final = 0
 """What a topic is opened by where it is one partition: its messages in the order of their ordinals."""
+_LARGE: Final = 1 << 17
+"""Bytes of a message or an answer whose memory is used again: for smaller ones the allocator has it at hand."""
 
 
 class SharedStore:
@@ -54,6 +57,8 @@ class SharedStore:
         self._wall_ms = wall_ms
         self._spawn = spawn
         self._kept = Kept(memory)
+        self._buffers = LargeBuffers("messages of shared topics", _LARGE)
+        self._buffers.count_in(memory.ledger, memory.loop)
         self._topics: dict[Place, SharedTopic] = {}
         self._rows: dict[Place, IndexRows] = {}
         self._opening: NamedLocks[Place] = NamedLocks()
@@ -131,7 +136,7 @@ class SharedStore:
         direct = inner if CAP_NOWAIT in self._ordinals.capabilities else None
         topic = SharedTopic(
             inner, direct, rows, lambda: self._ordinals.rows(inner),  # type: ignore[arg-type]
-            kept=self._kept, settings=settings, wall_ms=self._wall_ms, save_soon=self._save_soon,
+            kept=self._kept, buffers=self._buffers, settings=settings, wall_ms=self._wall_ms, save_soon=self._save_soon,
         )  # fmt: skip
         if before is not None:
             await topic.find_out(topic.take_over(before))

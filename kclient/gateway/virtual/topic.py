@@ -17,15 +17,17 @@ import anyio.lowlevel
 
 from kclient.errors import CorruptRecordError, KafkaError
 from kclient.gateway.recovery import behind_damage
-from kclient.gateway.virtual.envelopes import FoundBatch, found_in, runs_in, wrap
+from kclient.gateway.virtual.envelopes import LAYOUT, SIZE, FoundBatch, found_in, wrap
 from kclient.gateway.virtual.index import ENTRY, Block, IndexEntries, PartitionIndex
 from kclient.gateway.virtual.sent import SharedSent
-from kclient.gateway.virtual.windows import WINDOW_BYTES, Kept, Window, Windows
+from kclient.gateway.virtual.windows import AT_ONCE, WINDOW_BYTES, Kept, Window, Windows
 from kclient.htp.errors import DamagedError, FencedError, OutcomeUnknownError, PositionError, StorageError
 from kclient.htp.port import DirectTopic, OpenTopic, Place, Pulled, Sent, TopicSettings, TopicStatus
+from kclient.records import EnvelopedBatches
 
 if TYPE_CHECKING:
     from kclient.gateway.virtual.index_rows import IndexRows, Written
+    from kclient.large_buffers import LargeBuffers
     from kclient.types import Buffer
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.log")
@@ -33,12 +35,16 @@ logger: logging.Logger = logging.getLogger("kclient.gateway.log")
 _SAVED_BYTES: Final = 64 << 20
 _SAVED_MESSAGES: Final = 50_000
 """The index is written after so many bytes or messages: the most that opening the topic has to read."""
-_AT_ONCE: Final = 1_000
-"""Messages that are taken apart in one turn of the loop, about."""
 _LOOKED_AT_ONCE: Final = 200
-"""And those of which the index learns."""
+"""Messages of which the index learns in one turn of the loop."""
 _LEAST: Final = 1 << 16
 """Bytes of a window, at least."""
+_LARGE: Final = 8
+"""A message is large that is more than one part in so many of a window: one that is cut off is read twice."""
+_LONGER: Final = 4
+"""So many windows make one of large messages, at most."""
+_APART: Final = 2 * SIZE
+"""Bytes that are reckoned for each message beside the mean of their batches, which is somewhat out of date."""
 _MUCH: Final = 64 << 20
 """Bytes that the slowest partition keeps, and that are told of."""
 
@@ -65,6 +71,7 @@ class SharedTopic:
         rows: Keep the index.
         others: Rows of the topic that are written with the index.
         kept: Of the gateway.
+        buffers: For large messages and answers, also the gateway's.
         settings: Layout of the topic.
         wall_ms: The time in milliseconds since the epoch.
         save_soon: Has `save` called, soon.
@@ -78,6 +85,7 @@ class SharedTopic:
         others: Callable[[], Mapping[str, bytes]],
         *,
         kept: Kept,
+        buffers: LargeBuffers,
         settings: TopicSettings,
         wall_ms: Callable[[], int],
         save_soon: Callable[[SharedTopic], object],
@@ -98,6 +106,7 @@ class SharedTopic:
         self.over: bool = False
         """Whether nothing is done any more: the outcome of a send is not known, or a newer epoch has it."""
         self.windows: Windows = Windows(kept)
+        self.buffers: LargeBuffers = buffers
         self._kept = kept
         self._rows = rows
         self._others = others
@@ -280,9 +289,9 @@ class SharedTopic:
         direct = self.direct
         if direct is None or self._lost or self._sending.locked():
             return None
-        number, ordinal = partition.number, self.next
+        number, ordinal, take = partition.number, self.next, self.buffers.take
         try:
-            sent = direct.send_nowait([wrap(number, ordinal + at, batch) for at, batch in enumerate(data)])
+            sent = direct.send_nowait([wrap(number, ordinal + at, batch, take) for at, batch in enumerate(data)])
         except OutcomeUnknownError as error:
             self.stop(error, but=partition)
             raise
@@ -290,7 +299,7 @@ class SharedTopic:
 
     async def send(self, partition: User, batches: Sequence[FoundBatch], data: Sequence[Buffer]) -> Sent:
         """Append batches of a partition, all or none; nothing if the sync of earlier ones fails while this waits."""
-        failures, number = self._failures, partition.number
+        failures, number, take = self._failures, partition.number, self.buffers.take
         async with self._sending:
             self.check()
             if self._lost:
@@ -298,7 +307,7 @@ class SharedTopic:
             if self._failures != failures:  # whoever sends was told that this is undone with those
                 raise StorageError(f"{self}: what was sent before could not be synced")
             ordinal = self.next
-            messages = [wrap(number, ordinal + at, batch) for at, batch in enumerate(data)]
+            messages = [wrap(number, ordinal + at, batch, take) for at, batch in enumerate(data)]
             self._lost = True  # unless it succeeds
             try:
                 sent = await self.inner.send(messages)
@@ -399,8 +408,12 @@ class SharedTopic:
 
     @property
     def _window_bytes(self) -> int:
-        """So much is read at once, that it is not more messages than may be taken apart in one turn of the loop."""
-        return max(min(WINDOW_BYTES, _AT_ONCE * self._mean), _LEAST)
+        """So much is read at once: no more messages than may be looked at in one turn, and large ones whole."""
+        message = self._mean + _APART
+        if message > WINDOW_BYTES // _LARGE:
+            most = _LONGER * WINDOW_BYTES
+            return min(max(most // message, 1) * message, most)
+        return max(min(WINDOW_BYTES, AT_ONCE * message), _LEAST)
 
     def read_nowait(self, ordinal: int, few: int | None) -> Window | None:
         """Messages from an ordinal on; None if they must first come from the disk."""
@@ -461,13 +474,14 @@ class SharedTopic:
         """What was read; None if ordinals are left out, or something is damaged, between its first message and this."""
         if not pulled.data or pulled.first > ordinal:
             raise DamagedError(f"{self}: message {ordinal} is not there")
-        data = memoryview(pulled.data)
-        runs, following = runs_in(data, pulled.first)
+        data = pulled.data
+        batches = EnvelopedBatches(data, pulled.first, LAYOUT)
+        following = batches.next
         if following <= ordinal:
             if pulled.first < ordinal and few != 1:
                 return None
             raise DamagedError(f"{self}: message {ordinal} is damaged")
-        window = Window(pulled.first, following, len(data), runs)
+        window = Window(pulled.first, following, data, batches)
         self._mean = len(data) // (following - pulled.first)
         if few is None and not self.over:
             self.windows.add(window)
@@ -512,12 +526,20 @@ class SharedTopic:
         """Drop the messages that no partition needs any more."""
         if self.over:
             return
-        needed = {index.number: first for index in self.indexes.values() if (first := index.needed) is not None}
-        slowest = min(needed, key=needed.__getitem__, default=None)
-        start = await self.inner.trim(self.end if slowest is None else min(needed[slowest], self.end))
+        slowest, first = self._slowest()
+        start = await self.inner.trim(min(first, self.end))
         self.windows.drop_below(start)
         if slowest is not None:
             await self._tell_of(slowest)
+
+    def _slowest(self) -> tuple[int | None, int]:
+        """The partition that needs the oldest message, if any does; and the ordinal of that."""
+        found, first = None, self.end
+        for index in self.indexes.values():
+            needed = index.needed
+            if needed is not None and (found is None or needed < first):
+                found, first = index.number, needed
+        return found, first
 
     async def _tell_of(self, slowest: int) -> None:
         """Say what the slowest partition keeps of the others, if that is much, and has become twice as much."""

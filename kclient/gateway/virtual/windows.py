@@ -10,19 +10,24 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from kclient.records import IMPLEMENTATION
+
 if TYPE_CHECKING:
-    from kclient.gateway.virtual.envelopes import Run
     from kclient.memory_ledger import CacheAccount, MemoryPart
+    from kclient.records import EnvelopedBatches
+    from kclient.types import Buffer
 
 WINDOW_BYTES: Final = 1 << 20
 """So much is read at once."""
+AT_ONCE: Final = 16_384 if IMPLEMENTATION == "compiled" else 1_000
+"""Messages that are looked at in one turn of the loop, about: that takes less than a millisecond."""
 _SHARE: Final = 16
 """One part in so many of the memory may be taken."""
 _MOST: Final = 32 << 20
 _NEAR: Final = 512
 """Messages that are read though nobody has asked for them yet."""
-_BATCH: Final = 260
-"""About how many bytes of memory are taken for each batch in a window beside its own."""
+_MESSAGE: Final = 24
+"""Bytes of memory that are taken for each message in a window beside its own."""
 
 
 class Kept:
@@ -41,13 +46,19 @@ class Kept:
 
     def keep(self, thing: object, size: int, drop: Callable[[], object]) -> bool:
         """Keep something of this size until `drop` is called; False if there is no room."""
-        while not self._account.has_room(size):
-            if not self._things:
-                return False
-            self.discard(next(iter(self._things)))
-        self._things[thing] = size, drop
-        self._account.add(size)
-        return True
+        account, things, freed = self._account, self._things, 0
+        try:
+            while not account.has_room(size - freed):
+                if not things:
+                    return False
+                given_up, let_go = things.popitem(last=False)[1]
+                let_go()
+                freed += given_up
+            things[thing] = size, drop
+            freed -= size
+            return True
+        finally:
+            account.add(-freed)  # at once: others are told of what changes
 
     def used(self, thing: object) -> None:
         """Something was used just now."""
@@ -75,10 +86,10 @@ class Window(NamedTuple):
     """The ordinal of the first."""
     next: int
     """The ordinal behind the last."""
-    size: int
-    """Bytes that it takes."""
-    runs: dict[int, Run]
-    """The batches in it, by partition."""
+    data: Buffer
+    """The messages, one behind the other, and maybe more."""
+    batches: EnvelopedBatches
+    """Where the batches are in these."""
 
 
 class Windows:
@@ -121,7 +132,7 @@ class Windows:
         """Keep a window, if there is room."""
         first = window.first
         self._kept.discard((self, first))
-        size = window.size + _BATCH * (window.next - first)
+        size = len(window.data) + _MESSAGE * (window.next - first)
         if self._kept.keep((self, first), size, lambda: self._drop(first)):
             self._windows[first] = window
             insort(self._firsts, first)

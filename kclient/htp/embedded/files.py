@@ -22,8 +22,8 @@ from enum import Enum
 from functools import cache
 from pathlib import Path
 
-from kclient.htp.embedded.buffers import ReadBuffers
 from kclient.htp.embedded.space import space_in
+from kclient.large_buffers import LargeBuffers
 from kclient.types import Buffer
 
 _MAX_BUFFERS = 1024
@@ -64,7 +64,7 @@ class Files:
 
     def __init__(self) -> None:
         self._cached_reads = hasattr(os, "RWF_NOWAIT") and hasattr(os, "preadv")
-        self.read_buffers: ReadBuffers = ReadBuffers()
+        self.read_buffers: LargeBuffers = LargeBuffers()
         """Of `read_cached`, which only the event loop calls."""
 
     # directories

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from array import array
+
 import pytest
 
 from kclient.errors import CorruptRecordError
 from kclient.gateway.virtual.envelopes import (
+    LAYOUT,
     ORDINALS,
     SIZE,
     OrdinalFraming,
     found_in,
-    last_offset_of,
-    runs_in,
+    last_offset_at,
     wrap,
 )
 from kclient.htp.framings import find_framing
+from kclient.records import EnvelopedBatches
 from kclient.records.restamping import place_batch
 from tests.gateway_wire import batch_of
 
@@ -60,22 +63,23 @@ def test_any_change_of_a_byte_is_found() -> None:
 
 
 def test_the_batches_of_each_partition() -> None:
-    runs, following = runs_in(memoryview(DATA), 40)
-    assert following == 44
-    assert {partition: list(run.offsets) for partition, run in runs.items()} == {7: [0, 1], 2: [5, 9]}
-    for partition, run in runs.items():
-        assert [bytes(batch) for batch in run.batches] == [
-            bytes(each) for number, each in BATCHES if number == partition
-        ]
+    batches = EnvelopedBatches(DATA, 40, LAYOUT)
+    assert (batches.first, batches.next) == (40, 44)
+    for at, (partition, batch) in enumerate(BATCHES):
+        begin, end = batches.place(40 + at)
+        assert DATA[begin:end] == batch
+        assert last_offset_at(DATA, begin) == [0, 6, 1, 9][at]
+        numbers, offsets = array("q", [40 + at]), array("q", [[0, 5, 1, 9][at]])
+        assert batches.select(partition, numbers, offsets, 0, 1, 0) == (1, len(batch))
+        assert batches.select(partition + 1, numbers, offsets, 0, 1, 0) == (0, 0)
     assert [tuple(found)[:4] for found in found_in(DATA, 40)] == [
         (7, 40, 0, 0), (2, 41, 5, 6), (7, 42, 1, 1), (2, 43, 9, 9),
     ]  # fmt: skip
-    assert last_offset_of(BATCHES[1][1]) == 6
 
 
 def test_a_reader_stops_at_what_is_not_due() -> None:
     for data, first, whole in ((DATA, 41, 41), (MESSAGES[0] + MESSAGES[2], 40, 41), (DATA[:-1], 40, 43)):
-        assert runs_in(memoryview(data), first)[1] == whole
+        assert EnvelopedBatches(data, first, LAYOUT).next == whole
         with pytest.raises(CorruptRecordError):
             list(found_in(data, first))
     changed = bytearray(DATA)
@@ -91,8 +95,11 @@ def test_a_reader_passes_over_kinds_that_it_does_not_know() -> None:
     other[3] = 9
     other[20:24] = crc32c(bytes(other[:20])).to_bytes(4)
     data = MESSAGES[0] + bytes(other) + MESSAGES[2]
-    runs, following = runs_in(memoryview(data), 40)
-    assert (list(runs), following) == ([7], 43)
+    batches = EnvelopedBatches(data, 40, LAYOUT)
+    assert batches.next == 43
+    assert batches.select(7, array("q", [40, 42]), array("q", [0, 1]), 0, 9, 999)[0] == 2
+    with pytest.raises(ValueError, match="no batch in a message with the number 41"):
+        batches.place(41)
     assert [found.ordinal for found in found_in(data, 40)] == [40, 42]
     assert FRAMING.verify(bytes(other))
     assert FRAMING.inspect(bytes(other)).max_timestamp == -1

@@ -435,6 +435,28 @@ async def test_space_is_freed_below_the_slowest(
         await made.holds_all()
 
 
+@pytest.mark.parametrize("kind", KINDS)
+async def test_large_batches_and_answers(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their memory is used again, once nobody has it: what was read stays as it was."""
+    async with bed(kind, tmp_path) as made:
+        sizes = [150_000, 300, 400_000, 90_000, 1_500_000, 20_000, 700_000]
+        for number in range(21):
+            await made.append(number % 3, bytes([number]) * sizes[number % 7])
+        await made.settle()
+        read = []
+        for number in (0, 1, 2, 0):
+            offset = 0
+            while offset < made.models[number].next:
+                partition = made.partitions[number]
+                pulled = await partition.pull(offset, max_bytes=1_000_000)
+                read.append((number, pulled, bytes(pulled.data)))
+                offset = pulled.last + 1
+        for number, pulled, data in read:
+            expected = [each[2] for each in made.models[number].batches if pulled.first <= each[0] <= pulled.last]
+            assert bytes(pulled.data) == data == b"".join(expected)
+        await made.holds_all()
+
+
 async def test_a_start_that_is_known_when_it_is_opened_frees_space_with_the_next_trim(tmp_path: Path) -> None:
     """The gateway was killed after the start was durable, and before the topic was trimmed."""
     async with bed("memory", tmp_path) as made:

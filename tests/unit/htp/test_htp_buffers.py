@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from kclient.htp.embedded.buffers import LARGEST, SMALLEST, ReadBuffers
+from kclient.large_buffers import LARGEST, SMALLEST, LargeBuffers
 
 
 def address(buffer: bytearray | memoryview) -> int:
@@ -16,7 +16,7 @@ def address(buffer: bytearray | memoryview) -> int:
 
 
 def test_a_buffer_is_used_again_when_it_was_let_go() -> None:
-    pool = ReadBuffers()
+    pool = LargeBuffers()
     first = pool.take(SMALLEST + 5)
     assert len(first) == SMALLEST + 5
     where = address(first)
@@ -25,7 +25,7 @@ def test_a_buffer_is_used_again_when_it_was_let_go() -> None:
 
 
 def test_a_buffer_that_is_held_is_left_alone() -> None:
-    pool = ReadBuffers()
+    pool = LargeBuffers()
     first = pool.take(SMALLEST)
     part = memoryview(first)[10:20]
     part[:] = b"0123456789"
@@ -37,13 +37,13 @@ def test_a_buffer_that_is_held_is_left_alone() -> None:
 
 
 def test_small_and_huge_reads_are_not_kept() -> None:
-    pool = ReadBuffers()
+    pool = LargeBuffers()
     assert isinstance(pool.take(SMALLEST - 1), bytearray)
     assert isinstance(pool.take(LARGEST + 1), bytearray)
 
 
 def test_the_pool_is_bounded_and_makes_room() -> None:
-    pool = ReadBuffers()
+    pool = LargeBuffers()
     held = [pool.take(LARGEST) for _ in range(10)]
     assert pool._size == 4 * LARGEST
     held.clear()
@@ -59,12 +59,12 @@ def test_whatever_the_interpreter_counts(monkeypatch: pytest.MonkeyPatch, uncoun
     """Newer ones do not count what a call is passed: one reader more must not look like none."""
     count = sys.getrefcount
     monkeypatch.setattr(sys, "getrefcount", lambda thing: count(thing) - uncounted)
-    spec = importlib.util.find_spec(ReadBuffers.__module__)
+    spec = importlib.util.find_spec(LargeBuffers.__module__)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    pool = module.ReadBuffers()
+    pool = module.LargeBuffers()
     held = pool.take(SMALLEST)
     other = None
     for _ in range(200):

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kclient.htp import StorageFullError, TopicSettings
-from kclient.htp.embedded.buffers import SMALLEST, ReadBuffers
 from kclient.htp.embedded.files import Files
 from kclient.htp.embedded.index import MOST, SegmentIndex
+from kclient.large_buffers import SMALLEST, LargeBuffers
 from kclient.memory_ledger import CacheAccount, MemoryLedger, process_memory
 from tests.example_budget import examples
 from tests.unit.htp.by_name import NamedStore, named_store
@@ -203,7 +203,7 @@ async def test_an_opening_that_fails_counts_nothing(tmp_path: Path, monkeypatch:
 def test_read_buffers_count_and_are_given_up() -> None:
     ledger = MemoryLedger()
     part = ledger.part(16 << 20)
-    pool = ReadBuffers()
+    pool = LargeBuffers()
     pool.count_in(ledger, Loop())
     (account,) = ledger.accounts()
     first = pool.take(SMALLEST)
@@ -225,7 +225,7 @@ def test_read_buffers_that_make_room_may_all_be_given_up_amid_that() -> None:
     """Who waits for memory goes on as soon as there is more, and may want the rest."""
     ledger = MemoryLedger()
     part = ledger.part(16 * 4 * SMALLEST)
-    pool = ReadBuffers()
+    pool = LargeBuffers()
     pool.count_in(ledger, Loop())
     (account,) = ledger.accounts()
     taken = [pool.take(SMALLEST) for _ in range(8)]

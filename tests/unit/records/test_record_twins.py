@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import kclient.records
+from kclient.records import EnvelopeLayout
 from kclient.records._implementation import VARIABLE
 from tests.unit.records.faces import Face, is_built
 
@@ -20,8 +21,10 @@ NAMES = [
     "BatchBuilder",
     "ColumnBuilder",
     "ConsumerRecord",
+    "EnvelopedBatches",
     "LazyDelivery",
     "TopicSlots",
+    "gather_batches",
     "made_record",
     "murmur2",
     "parse_records",
@@ -138,6 +141,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
         "topic": "t", "partition": 1, "offset": 2, "timestamp": 3, "timestamp_type": 0, "key": b"", "value": b"",
         "headers": [], "leader_epoch": 1,
     },
+    "EnvelopedBatches": {"messages": b"", "first": 0, "layout": EnvelopeLayout(24, 1, 0, 4, 8, 12)},
     "LazyDelivery": {"batch": 1, "index": 2},
     "TopicSlots": {},
 }  # fmt: skip

@@ -1,8 +1,8 @@
-"""Buffers for large reads, used again as soon as nobody holds them.
+"""Buffers for large reads and answers, used again as soon as nobody holds them.
 
-Fresh memory is what a large read costs most: the system has to find and clear a page for every 4 KiB, which takes
-several times as long as copying the bytes into it. A buffer goes back by itself: it is free when the pool holds the
-only reference to it, and whoever reads it (a view, a reply that is being sent) holds one.
+Fresh memory is what a large read or copy costs most: the system has to find and clear a page for every 4 KiB, which
+takes several times as long as copying the bytes into it. A buffer goes back by itself: it is free when the pool holds
+the only reference to it, and whoever reads it (a view, a reply that is being sent) holds one.
 """
 
 from __future__ import annotations
@@ -31,31 +31,38 @@ _UNREAD: Final = _references([bytearray()], 0)
 """To one that nobody reads."""
 
 
-class ReadBuffers:
-    """At most 64 MiB of buffers, for one thread."""
+class LargeBuffers:
+    """At most 64 MiB of buffers, for one thread.
 
-    __slots__ = ("_buffers", "_closed", "_memory", "_size")
+    Args:
+        name: What the memory counts as.
+        smallest: Bytes; what is smaller gets fresh memory.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_buffers", "_closed", "_memory", "_name", "_size", "_smallest")
+
+    def __init__(self, name: str = "read buffers", smallest: int = SMALLEST) -> None:
+        self._name = name
+        self._smallest = smallest
         self._buffers: list[bytearray] = []
         self._memory: CacheAccount | None = None
         self._size = 0
         self._closed = False
 
-    def count_in(self, memory: MemoryLedger, loop: Loop) -> None:
+    def count_in(self, memory: MemoryLedger, loop: Loop | None) -> None:
         """Count with what the process keeps, and give them up when it is short of memory.
 
         Args:
             memory: What the process keeps.
-            loop: Of the thread that they are for.
+            loop: Of the thread that they are for; None if they may be given up in any.
         """
         self._closed = False
-        self._memory = memory.cache("read buffers", _SHARE, self._give_up, loop=loop)
+        self._memory = memory.cache(self._name, _SHARE, self._give_up, loop=loop)
         self._memory.add(self._size)
 
     def take(self, length: int) -> bytearray | memoryview:
         """A buffer of this length, with anything in it."""
-        if not _COUNTS or not SMALLEST <= length <= LARGEST:
+        if not _COUNTS or not self._smallest <= length <= LARGEST:
             return bytearray(length)
         size = 1 << (length - 1).bit_length()
         buffers = self._buffers
