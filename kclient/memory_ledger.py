@@ -271,6 +271,14 @@ class MemoryPart:
         """Bytes that are left."""
         return self.left(0) if self.connections is None else self.connections.spare
 
+    def held(self) -> dict[str, int]:
+        """Bytes that are kept, by what they are for: connections, its accounts, and those of the process."""
+        found = {"connections": 0 if self.connections is None else self.connections.held}
+        for account in self.ledger.accounts():
+            if account.part in (self, None):
+                found[account.name] = found.get(account.name, 0) + account.held
+        return found
+
     def beside(self) -> int:
         """Bytes that are kept beside connections: on its accounts and on those of the process."""
         return sum(account.claim for account in self.ledger.accounts() if account.part in (self, None))

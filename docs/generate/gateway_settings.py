@@ -17,6 +17,9 @@ _START = """\
 # Gateway
 
 ::: kclient.gateway.Gateway
+::: kclient.gateway.Metric
+::: kclient.gateway.MetricType
+::: kclient.gateway.Sample
 
 ## Broker settings
 

@@ -106,6 +106,14 @@ def gateway(
             help="How many brokers HTP has: partitions of a topic at most, with --mapping broker. As before if unsaid.",
         ),
     ] = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            "--metrics",
+            metavar="HOST:PORT",
+            help="Where to serve metrics to Prometheus, http://HOST:PORT/metrics. Nowhere if unsaid.",
+        ),
+    ] = None,
     config: Config = None,
     log_level: Annotated[
         str,
@@ -119,7 +127,7 @@ def gateway(
     """Serve Kafka clients; messages are kept in embedded HTP under DIR."""
     from kclient.cli.gateway import serve
 
-    return serve(data, listen, advertise, durability, mapping, brokers, parse_config(config), log_level)
+    return serve(data, listen, advertise, durability, mapping, brokers, metrics, parse_config(config), log_level)
 
 
 @app.command(cls=Command)

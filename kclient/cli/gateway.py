@@ -8,13 +8,15 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import anyio
 
 from kclient.cli.errors import UsageError, check_terminated
 from kclient.gateway.gateway import DRAIN_S, Gateway
+from kclient.gateway.metrics_server import check_prometheus
+from kclient.net.address import parse_address
 
 LISTEN = "127.0.0.1:9092"
 _FULL_AFTER = 100
@@ -29,6 +31,7 @@ def serve(
     durability: str,
     mapping: str,
     brokers: int | None,
+    metrics: str | None,
     config: dict[str, str],
     log_level: str,
 ) -> int:
@@ -38,6 +41,9 @@ def serve(
     logging.basicConfig(
         stream=sys.stderr, level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
+    if metrics is not None:
+        check_prometheus()
+        parse_address(metrics)
     directory = _directory(data)
     gateway = Gateway(
         f"embedded:{directory}",
@@ -49,7 +55,7 @@ def serve(
         config=config,
     )
     options = {"use_uvloop": importlib.util.find_spec("uvloop") is not None}
-    return anyio.run(_serve, gateway, directory, backend="asyncio", backend_options=options)
+    return anyio.run(_serve, gateway, directory, metrics, backend="asyncio", backend_options=options)
 
 
 def _directory(data: str) -> Path:
@@ -61,16 +67,24 @@ def _directory(data: str) -> Path:
     return Path(data).absolute()
 
 
-async def _serve(gateway: Gateway, directory: Path) -> int:
+async def _serve(gateway: Gateway, directory: Path, metrics: str | None) -> int:
     code = 0
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         check_terminated()  # from here on the signals come to us
-        broken_off = await _start(gateway, signals)
+        more = ""
+
+        async def start() -> None:
+            nonlocal more
+            await gateway.start()
+            if metrics is not None:
+                more = f", metrics at http://{await gateway.serve_metrics(metrics)}/metrics"
+
+        broken_off = await _start(gateway, start, signals)
         if broken_off is not None:
             return _code_after(broken_off)
         _collect_rarely()
         told = "" if gateway.address == gateway.bootstrap else f" (clients are told {gateway.bootstrap})"
-        print(f"kclient gateway listens on {gateway.address}{told}, data in {directory}", flush=True)  # noqa: T201
+        print(f"kclient gateway listens on {gateway.address}{told}, data in {directory}{more}", flush=True)  # noqa: T201
         async with anyio.create_task_group() as tasks:
 
             async def wait_for_failure() -> None:
@@ -97,7 +111,9 @@ def _code_after(received: signal.Signals) -> int:
     return 0 if received == signal.SIGTERM else 128 + received
 
 
-async def _start(gateway: Gateway, signals: AsyncIterator[signal.Signals]) -> signal.Signals | None:
+async def _start(
+    gateway: Gateway, start: Callable[[], Awaitable[object]], signals: AsyncIterator[signal.Signals]
+) -> signal.Signals | None:
     """Start it, unless a signal comes first, which is returned; a second one ends the process at once."""
     first: signal.Signals | None = None
     failure: Exception | None = None
@@ -114,11 +130,12 @@ async def _start(gateway: Gateway, signals: AsyncIterator[signal.Signals]) -> si
         with anyio.CancelScope() as starting:
             tasks.start_soon(break_off)
             try:
-                await gateway.start()
+                await start()
             except Exception as error:  # noqa: BLE001  (raised outside of the group, which would wrap it)
                 failure = error
         tasks.cancel_scope.cancel()
     if failure is not None:
+        await gateway.close(0.0)  # it may have started, and what comes with it may not
         raise failure
     if first is not None:
         await gateway.close(0.0)  # it may have started in that moment

@@ -15,6 +15,7 @@ OPTIONS = (
     "--durability",
     "--mapping",
     "--brokers",
+    "--metrics",
     "--config",
     "-c",
     "--log-level",
@@ -57,6 +58,7 @@ def _serve(found: dict[str, list[str]]) -> int:
         one("--durability", "synced"),
         one("--mapping", "domain"),
         int(found["--brokers"][0]) if "--brokers" in found else None,
+        found.get("--metrics", [None])[0],
         parse_config(found.get("--config")),
         one("--log-level", "warning"),
     )

@@ -48,6 +48,7 @@ from kclient.gateway.server import RequestServer
 from kclient.gateway.shields import Shields
 from kclient.gateway.topic_table import TopicTable
 from kclient.gateway.topics import TopicCatalogue
+from kclient.gateway.virtual import SharedStore
 from kclient.gateway.workers import Workers
 from kclient.htp.port import Broker, Manager
 from kclient.memory_ledger import MemoryPart
@@ -84,6 +85,8 @@ class Assembly:
     """Who finds what, and may do it."""
     catalogue: TopicCatalogue
     partitions: PartitionTable
+    shared: SharedStore
+    """The topics of HTP that partitions share."""
     groups: GroupCoordinator
     producer_ids: ProducerIds
     retention: Retention
@@ -148,10 +151,8 @@ async def assemble(
         resolve=partial(TopicConfig.resolve, config),
         num_partitions=config.live_int("num.partitions"), replication_factor=replication_factor,
     )  # fmt: skip
-    store = PartitionStores(
-        partition_store(manager, broker, lease, clock.wall_ms, clock.now),
-        shared_store(manager, broker, lease, memory, clock.wall_ms, spawn, clock.now),
-    )
+    shared = shared_store(manager, broker, lease, memory, clock.wall_ms, spawn, clock.now)
+    store = PartitionStores(partition_store(manager, broker, lease, clock.wall_ms, clock.now), shared)
     partitions = PartitionTable(
         topics,
         manager=manager, store=store, lease=lease, leadership=leadership, clock=clock, producers=producers,
@@ -216,6 +217,7 @@ async def assemble(
         access=access,
         catalogue=catalogue,
         partitions=partitions,
+        shared=shared,
         groups=groups,
         producer_ids=producer_ids,
         retention=retention,

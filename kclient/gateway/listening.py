@@ -36,7 +36,7 @@ async def listen(server: Server, address: Address, told: Address | None) -> Addr
     try:
         listener = await server.listen_tcp(address.host, address.port, label=label)
     except OSError as error:
-        raise _not_bound(address, error) from error
+        raise not_bound(address, error) from error
     _warn_beyond_loopback(address)
     if told is None or told.port == 0:
         # connections come no earlier than the next turn of the loop: they see the port that was chosen
@@ -53,7 +53,7 @@ def advertised(address: Address, told: Address | None = None) -> Advertised:
     return Advertised(host, shown.port)
 
 
-def _not_bound(address: Address, error: OSError) -> OSError:
+def not_bound(address: Address, error: OSError) -> OSError:
     """The error of a listener, with the address and what helps."""
     why = {
         errno.EADDRINUSE: "another process listens there; stop it, or choose another port (0 takes any that is free)",

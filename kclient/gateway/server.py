@@ -54,6 +54,8 @@ class RequestServer:
         self._table = table
         self._lease = lease
         self._clock = clock
+        self.count: int = 0
+        """Requests that have come."""
         self._extra = identity.log_fields()
 
     # What the network calls
@@ -86,6 +88,7 @@ class RequestServer:
 
     def begin(self, frame: memoryview, connection: ServerConnection) -> Answer:
         """Begin one request. Raises `ProtocolError` for bytes that are not a request of a version served here."""
+        self.count += 1
         size = len(frame)
         header, position = decode_request_header(frame) if size <= _LONGEST_HEADER else _read_header(frame)
         key, version, correlation_id, client_id = header

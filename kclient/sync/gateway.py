@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from kclient.gateway import Gateway as AsyncGateway
+from kclient.gateway import Metric
 from kclient.gateway.gateway import DRAIN_S
 from kclient.htp.port import Store
 from kclient.net.address import Address
@@ -62,6 +63,18 @@ class Gateway:
     def listen(self, address: str, *, advertise: Address | str | None = None) -> Address:
         """Accept connections on one more address; returns where it listens."""
         return self._portal.call(self._gateway.listen, address, advertise=advertise)
+
+    def metrics(self) -> list[Metric]:
+        """What the gateway tells of itself, as it is now; see `kclient.Gateway.metrics`."""
+
+        async def collect() -> list[Metric]:
+            return self._gateway.metrics()
+
+        return self._portal.call(collect)
+
+    def serve_metrics(self, address: str) -> Address:
+        """Serve the metrics over HTTP, in Prometheus' text format: `GET /metrics`. Returns where."""
+        return self._portal.call(self._gateway.serve_metrics, address)
 
     def apply_retention(self) -> int:
         """Apply retention by time and size now; returns how many partitions lost records."""

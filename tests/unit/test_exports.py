@@ -23,7 +23,7 @@ PUBLIC = [
     "kclient.testing",
     "kclient.types",
 ]
-HEAVY = ["pyarrow", "sqlalchemy", "pyspark", "typer", "rich", "pandas", "httpx", "numpy"]
+HEAVY = ["pyarrow", "sqlalchemy", "pyspark", "typer", "rich", "pandas", "httpx", "numpy", "prometheus_client"]
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from kclient.concurrency import NamedLocks
 from kclient.errors import KafkaError
 from kclient.gateway.virtual.index_rows import IndexRows
 from kclient.gateway.virtual.partition import SharedPartition
-from kclient.gateway.virtual.topic import SharedTopic
+from kclient.gateway.virtual.topic import SharedTopic, Standing
 from kclient.gateway.virtual.windows import Kept
 from kclient.htp.errors import FencedError, StorageError
 from kclient.htp.port import CAP_FIND_BY_TIMESTAMP, CAP_NOWAIT, CAP_ORDINAL_POSITIONS, CAP_POSITIONS, CAP_SEGMENTS
@@ -206,6 +206,12 @@ class SharedStore:
             self._spawn(self._save, topic, name=f"write the index of {topic}")
         except Exception as failure:  # noqa: BLE001  (the gateway's own, which whoever waits for it is told)
             logger.debug("no task is started any more: %r", failure)
+
+    def standings(self) -> Iterator[tuple[str, Standing]]:
+        """Name and standing of each topic in use."""
+        names = {topic.place.topic.name: topic for topic in self._topics.values() if not topic.over}
+        for name, topic in names.items():
+            yield name, topic.standing()
 
     def memory_of(self, opened: OpenTopic) -> int:
         """Of its index."""

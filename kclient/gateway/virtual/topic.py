@@ -10,7 +10,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import anyio
 import anyio.lowlevel
@@ -60,6 +60,15 @@ class User(Protocol):
     def give_up(self) -> None:
         """It is not used any more."""
         ...
+
+
+class Standing(NamedTuple):
+    """What a topic keeps, and for whom."""
+
+    retained: int
+    """Bytes that no partition keeps any more: space is freed only below the slowest."""
+    slowest: int | None
+    """The partition that keeps the oldest message; None where there is none."""
 
 
 class SharedTopic:
@@ -126,6 +135,8 @@ class SharedTopic:
         """Whether the row of the index says less than is known."""
         self._mean = WINDOW_BYTES
         """About how many bytes a message has."""
+        self._stored = 0
+        """Bytes of the topic in the store, as far as is known."""
         self._told = 0
         """Bytes that the slowest partition kept when that was told last."""
 
@@ -541,10 +552,25 @@ class SharedTopic:
                 found, first = index.number, needed
         return found, first
 
+    def standing(self) -> Standing:
+        """What is kept for whom. On a store that has to be asked for its size, as of the last trim."""
+        if self.direct is not None:
+            self._stored = self.direct.status_nowait().size
+        return Standing(self._retained(self._stored), self._slowest()[0])
+
+    def _retained(self, size: int) -> int:
+        """Bytes of these that belong to no partition any more."""
+        count = kept = 0
+        for index in self.indexes.values():
+            for block in index.blocks:
+                kept += block.size
+                count += block.count
+        return max(size - kept - SIZE * count, 0)
+
     async def _tell_of(self, slowest: int) -> None:
         """Say what the slowest partition keeps of the others, if that is much, and has become twice as much."""
         status = await self.inner.status()
-        kept = status.size - sum(index.size for index in self.indexes.values())
+        self._stored, kept = status.size, self._retained(status.size)
         if kept < _MUCH or 2 * kept < status.size:
             self._told = 0
         elif kept >= 2 * self._told:

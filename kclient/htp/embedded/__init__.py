@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from kclient.htp.embedded.ends import Ends
     from kclient.htp.embedded.faults import EmbeddedFaults
     from kclient.htp.embedded.manager import SqliteManager
+    from kclient.htp.embedded.watermark import Watermark
+    from kclient.htp.port import DiskSpace
 
 __all__ = ["EmbeddedStore", "open_embedded"]
 
@@ -144,6 +146,7 @@ class EmbeddedStore:
         self._manager: SqliteManager | None = None
         self._broker: EmbeddedBroker | EmbeddedBrokers | None = None
         self._shards: list[EmbeddedBroker] = []
+        self._watermark: Watermark | None = None
 
     @property
     def path(self) -> str:
@@ -163,6 +166,12 @@ class EmbeddedStore:
         if self._broker is None:
             raise StoreClosedError(f"{self.path} is not open")
         return self._broker
+
+    def space(self) -> DiskSpace:
+        """What is left on the file system of the data directory, as of five seconds ago at the most."""
+        if self._watermark is None:
+            raise StoreClosedError(f"{self.path} is not open")
+        return self._watermark.space()
 
     @property
     def faults(self) -> EmbeddedFaults:
@@ -219,7 +228,7 @@ class EmbeddedStore:
         stack.push_async_callback(manager.aclose)
         await manager.start()
         await self._check_enough(manager, len(names))
-        watermark = Watermark(self._files, self.path, self._min_free_bytes)
+        watermark = self._watermark = Watermark(self._files, self.path, self._min_free_bytes)
         stack.push_async_callback(thread_to_the_end, watermark.stop)
         await thread_to_the_end(watermark.start)
         shared = SharedByBrokers(self._files, self._max_open_files, watermark)
@@ -295,5 +304,5 @@ class EmbeddedStore:
             try:
                 await to_the_end(stack.aclose)
             finally:
-                self._manager = self._broker = None
+                self._manager = self._broker = self._watermark = None
                 self._shards = []

@@ -7,11 +7,13 @@ looks at a flag. So deletions, trims and commits have space left when messages h
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from kclient.htp.errors import StorageFullError
+from kclient.htp.port import DiskSpace
 
 if TYPE_CHECKING:
     from kclient.htp.embedded.files import Files
@@ -90,6 +92,13 @@ class Watermark:
         self.low = self._level is Level.LOW
         if self._level is not before:
             self._tell(before, free)
+
+    def space(self) -> DiskSpace:
+        """What is left, as it was looked at last; where nobody looks, now."""
+        if not self._least:
+            self._free = self._files.free_bytes(self._directory)
+        free = self._free
+        return DiskSpace(None if free >= sys.maxsize else free, self._least, self.low)
 
     def refusal(self, name: str) -> StorageFullError:
         """What is said to whoever wants to append.

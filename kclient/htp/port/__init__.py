@@ -64,7 +64,9 @@ from kclient.htp.port.places import (
     Topic,
 )
 from kclient.htp.port.store import (
+    DiskSpace,
     Store,
+    StoreOnDisk,
 )
 
 __all__ = [
@@ -87,6 +89,7 @@ __all__ = [
     "Change",
     "ChangePage",
     "DirectTopic",
+    "DiskSpace",
     "Faults",
     "Found",
     "Framing",
@@ -100,6 +103,7 @@ __all__ = [
     "SegmentInfo",
     "Sent",
     "Store",
+    "StoreOnDisk",
     "SyncedCallback",
     "Topic",
     "TopicInfo",

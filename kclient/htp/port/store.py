@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import TracebackType
-from typing import Protocol, Self
+from typing import NamedTuple, Protocol, Self, runtime_checkable
 
 from kclient.htp.errors import StorageError
 from kclient.htp.port.broker import Broker
 from kclient.htp.port.manager import Manager
 
-__all__ = ["Store"]
+__all__ = ["DiskSpace", "Store", "StoreOnDisk"]
 
 
 class Store(Protocol):
@@ -56,5 +56,29 @@ class Store(Protocol):
         What waits then fails with that error, and so does every later call, except closing. A disk that is full or
         fails to write for a while is no such failure.
         Returns a function that ends it.
+        """
+        ...
+
+
+class DiskSpace(NamedTuple):
+    """What is left on the disk of a store."""
+
+    free: int | None
+    """Bytes that may still be written; None if the file system does not tell."""
+    least: int
+    """Bytes below which messages are refused; 0 for never."""
+    refused: bool
+    """Whether messages are refused at present, because there is less."""
+
+
+@runtime_checkable
+class StoreOnDisk(Protocol):
+    """A store that can tell about its disk; it need not."""
+
+    def space(self) -> DiskSpace:
+        """What is left, as of some seconds ago at the most; does not wait.
+
+        Raises:
+            StoreClosedError: It is not open.
         """
         ...

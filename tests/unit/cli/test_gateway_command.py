@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 
 import anyio
@@ -70,6 +72,25 @@ def test_signals(tmp_path: Path, sent: signal.Signals, code: int) -> None:
         assert time.monotonic() - started < 15
         assert process.stderr.read() == ""
         assert process.stdout.read() == ""
+
+
+@pytest.mark.slow
+def test_metrics(tmp_path: Path) -> None:
+    process = GatewayProcess(tmp_path / "data", options=["--metrics", "127.0.0.1:0"])
+    process.start()
+    try:
+        found = re.search(r"metrics at (http://127\.0\.0\.1:\d+/metrics)$", process.startup_line.strip())
+        assert found is not None
+        with urllib.request.urlopen(found.group(1), timeout=30) as response:
+            assert b"kclient_gateway_disk_free_bytes " in response.read()
+        address = found.group(1).removeprefix("http://").removesuffix("/metrics")
+        second = command("--data", str(tmp_path / "other"), "--listen", "127.0.0.1:0", "--metrics", address)
+        assert second.returncode == 1
+        assert f"cannot listen on {address}: another process listens there" in second.stderr
+        assert second.stderr.count("\n") == 1
+    finally:
+        assert process.stop() == 0
+    assert process.stderr == []
 
 
 @pytest.mark.slow
@@ -217,7 +238,7 @@ async def test_a_signal_breaks_a_start_off(sent: signal.Signals) -> None:
 
             group.start_soon(interrupt)
             with anyio.fail_after(10):
-                assert await _start(gateway, receive) == sent
+                assert await _start(gateway, gateway.start, receive) == sent
         async with Gateway(store, listen=None, config={"node.id": 7}):
             pass
 
@@ -229,4 +250,5 @@ async def test_a_start_that_fails_is_told_as_it_is(monkeypatch: pytest.MonkeyPat
     send, receive = anyio.create_memory_object_stream[signal.Signals](1)
     async with open_store(f"memory:{next(names)}") as store, Gateway(store, listen=None), send, receive:
         with pytest.raises(LeaseHeldError):
-            await _start(Gateway(store, listen=None, config={"node.id": 7}), receive)
+            other = Gateway(store, listen=None, config={"node.id": 7})
+            await _start(other, other.start, receive)

@@ -9,7 +9,14 @@ import anyio
 import pytest
 
 from kclient.errors import ConfigError
-from kclient.htp import StorageFullError, Topic, TopicSettings, open_store
+from kclient.htp import (
+    StorageFullError,
+    StoreClosedError,
+    StoreOnDisk,
+    Topic,
+    TopicSettings,
+    open_store,
+)
 from kclient.htp.embedded.watermark import Level, level_of
 from kclient.htp.urls import split_options
 from tests.unit.htp.by_name import NamedStore, named_store
@@ -184,3 +191,20 @@ def test_what_is_refused(address: str, options: dict[str, object], told: str) ->
 @pytest.mark.parametrize("address", ["./data", "what?", "a?b/c=d", "a?B=c", "a?b", "C:/x"])
 def test_directories_that_are_none_of_it(address: str) -> None:
     assert split_options(address) == (address, {})
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("least", [0, LEAST])
+async def test_a_store_tells_what_is_left(tmp_path: Path, files: FailingFiles, least: int) -> None:
+    store = open_store(f"embedded:{tmp_path / 'data'}", files=files, min_free_bytes=least)
+    assert isinstance(store, StoreOnDisk)
+    with pytest.raises(StoreClosedError):
+        store.space()
+    async with store:
+        assert store.space() == (10 * LEAST, least, False)
+        files.free = LEAST // 2
+        with anyio.fail_after(20):
+            while store.space() != (LEAST // 2, least, bool(least)):
+                await anyio.sleep(0.01)
+    with pytest.raises(StoreClosedError):
+        store.space()

@@ -1,0 +1,100 @@
+"""What a gateway tells of itself: each metric, and where it is found out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sized
+from typing import TYPE_CHECKING, Final
+
+from kclient.gateway.metrics import MetricRegistry
+
+if TYPE_CHECKING:
+    from kclient.gateway.topic_table import TopicTable
+    from kclient.gateway.virtual import SharedStore
+    from kclient.htp.port import DiskSpace
+    from kclient.memory_ledger import MemoryPart
+
+_PREFIX: Final = "kclient_gateway_"
+
+
+def gateway_metrics(
+    *,
+    topics: TopicTable,
+    groups: Sized,
+    shared: SharedStore,
+    memory: MemoryPart,
+    connections: Callable[[], int],
+    requests: Callable[[], int],
+    space: Callable[[], DiskSpace] | None,
+) -> MetricRegistry:
+    """The metrics of a gateway.
+
+    Args:
+        topics: Those that it serves.
+        groups: All groups.
+        shared: Has the topics of HTP that partitions share.
+        memory: What it holds.
+        connections: How many clients are connected.
+        requests: How many requests have come.
+        space: Asks the store about its disk; None where it has none.
+    """
+    registry = MetricRegistry()
+    gauge = registry.gauge
+    gauge(f"{_PREFIX}topics", "Topics that are served.", lambda: len(topics))
+    gauge(f"{_PREFIX}partitions", "Partitions of these topics.", lambda: sum(each.partitions for each in topics))
+    gauge(f"{_PREFIX}groups", "Groups with members or committed offsets.", lambda: len(groups))
+    gauge(f"{_PREFIX}connections", "Clients that are connected.", connections)
+    registry.counter(f"{_PREFIX}requests_total", "Requests that have come since the start.", requests)
+    gauge(
+        f"{_PREFIX}memory_held_bytes",
+        "Memory that is kept, by what it is for, as connections.max.memory.bytes counts it.",
+        lambda: (((name,), held) for name, held in memory.held().items()),
+        unit="bytes", labels=("purpose",),
+    )  # fmt: skip
+    gauge(
+        f"{_PREFIX}memory_limit_bytes",
+        "What all of that may come to: connections.max.memory.bytes.",
+        lambda: memory.total,
+        unit="bytes",
+    )
+    if space is not None:
+        _disk(registry, space)
+    gauge(
+        f"{_PREFIX}shared_topic_retained_bytes",
+        "Bytes in a topic of the mapping virtual that no partition keeps any more, and that stay because messages "
+        "before them do: space is freed only below the slowest partition.",
+        lambda: (((name,), standing.retained) for name, standing in shared.standings()),
+        unit="bytes", labels=("topic",),
+    )  # fmt: skip
+    gauge(
+        f"{_PREFIX}shared_topic_slowest_partition",
+        "The partition that keeps the oldest message of a topic of the mapping virtual.",
+        lambda: _slowest(shared),
+        labels=("topic",),
+    )
+    return registry
+
+
+def _disk(registry: MetricRegistry, space: Callable[[], DiskSpace]) -> None:
+    registry.gauge(
+        f"{_PREFIX}disk_free_bytes",
+        "Space left on the file system of the data directory.",
+        lambda: space().free,
+        unit="bytes",
+    )
+    registry.gauge(
+        f"{_PREFIX}disk_low_watermark_bytes",
+        "With less space than this left, messages are refused (log.dir.min.free.bytes); 0 for never.",
+        lambda: space().least,
+        unit="bytes",
+    )
+    registry.gauge(
+        f"{_PREFIX}disk_appends_refused",
+        "1 while messages are refused because the space left is below the low watermark, else 0.",
+        lambda: int(space().refused),
+    )
+
+
+def _slowest(shared: SharedStore) -> Iterator[tuple[tuple[str], int]]:
+    for name, standing in shared.standings():
+        if standing.slowest is not None:
+            yield (name,), standing.slowest
