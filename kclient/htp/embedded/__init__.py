@@ -59,7 +59,8 @@ def open_embedded(
         max_open_files: Segments that are open at a time; if None, as many as the process may open and leaves to them.
         min_free_bytes: With less space left on the file system of the directory, messages are refused
             (`StorageFullError`), so that deletions, trims and commits still have some; with less than twice that, the
-            log warns. None and 0: messages are taken until there is no space.
+            log warns. A broker whose directory lies on another file system goes by the space of that one. None and 0:
+            messages are taken until there is no space.
         files: Stands in for the operating system's files, in tests.
         faults: Whether the store can be made to fail, for tests: `EmbeddedStore.faults`.
         brokers: How many there are, 1 to 256: each has a directory and a thread of its own, and topics can be bound to
@@ -208,7 +209,7 @@ class EmbeddedStore:
         from kclient.htp.embedded.ends import EndsSocket
         from kclient.htp.embedded.manager import SqliteManager
         from kclient.htp.embedded.shared import SharedByBrokers
-        from kclient.htp.embedded.watermark import Watermark
+        from kclient.htp.embedded.watermark import Watermarks
 
         directory = DataDirectory(self.path, self._files, self._brokers)
         stack.callback(directory.close)
@@ -228,10 +229,11 @@ class EmbeddedStore:
         stack.push_async_callback(manager.aclose)
         await manager.start()
         await self._check_enough(manager, len(names))
-        watermark = self._watermark = Watermark(self._files, self.path, self._min_free_bytes)
-        stack.push_async_callback(thread_to_the_end, watermark.stop)
-        await thread_to_the_end(watermark.start)
-        shared = SharedByBrokers(self._files, self._max_open_files, watermark)
+        watermarks = Watermarks(self._files, self.path, self._min_free_bytes)
+        stack.push_async_callback(thread_to_the_end, watermarks.stop)
+        await thread_to_the_end(watermarks.start, [shard.path for shard in directory.shards])
+        self._watermark = watermarks.of_data
+        shared = SharedByBrokers(self._files, self._max_open_files)
         stack.callback(shared.close)
         known, last = await manager.incarnations()
         for shard in directory.shards:
@@ -243,7 +245,9 @@ class EmbeddedStore:
                 durability=self._durability,
                 settings=self._settings,
                 group_sync=self._group_sync,
+                watermark=watermarks.of(shard.path),
                 shared=shared,
+                brokers=len(names),
             )
             stack.push_async_callback(broker.aclose)
             await broker.begin(known, last)

@@ -9,6 +9,7 @@ import sqlite3
 import threading
 from pathlib import Path
 
+import anyio
 import pytest
 
 from kclient.htp import LockedError, Place, StorageError, Store, StoreClosedError, Topic, UnknownTopicError, open_store
@@ -143,3 +144,38 @@ def test_a_directory_that_is_closed_meanwhile_takes_no_further_lock(data: Path) 
         directory.open()
     with (data / "brk-0" / "lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+class _Hanging(Files):
+    """The disk of one broker hangs, where a log is opened, until it is told to go on."""
+
+    def __init__(self, shard: str) -> None:
+        super().__init__()
+        self.go_on = threading.Event()
+        self._shard = f"/{shard}/topics/"
+
+    def list_directory(self, path: str) -> list[str]:
+        if self._shard in path:
+            self.go_on.wait()
+        return super().list_directory(path)
+
+
+async def test_a_broker_whose_disk_hangs_takes_no_thread_from_the_others(data: Path) -> None:
+    names = [Topic("d", f"t{number}") for number in range(60)]
+    async with open_store(f"embedded:{data}?brokers=2") as store:
+        await store.manager.create_domain("d")
+        for name in names:
+            await store.manager.create_topic(name, broker="brk-0")
+            for broker in ("brk-0", "brk-1"):
+                topic = await store.broker.open(await store.manager.bind(name, broker), FRAMING, epoch=1)
+                await (await topic.send([message(0, broker.encode())])).synced()
+    files = _Hanging("brk-1")
+    async with open_store(f"embedded:{data}", files=files) as store, anyio.create_task_group() as tasks:
+        try:
+            for name in names:
+                healthy, hanging = (await store.manager.describe_topic(name)).places
+                tasks.start_soon(content, store, hanging)
+                with anyio.fail_after(20):
+                    assert await content(store, healthy) == [b"brk-0"]
+        finally:
+            files.go_on.set()
