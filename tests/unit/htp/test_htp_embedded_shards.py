@@ -12,7 +12,17 @@ from pathlib import Path
 import anyio
 import pytest
 
-from kclient.htp import LockedError, Place, StorageError, Store, StoreClosedError, Topic, UnknownTopicError, open_store
+from kclient.htp import (
+    FormatVersionError,
+    LockedError,
+    Place,
+    StorageError,
+    Store,
+    StoreClosedError,
+    Topic,
+    UnknownTopicError,
+    open_store,
+)
 from kclient.htp.embedded.directory import FORMAT, DataDirectory
 from kclient.htp.embedded.files import Files
 from tests.unit.htp.plain_messages import FRAMING, message, payloads
@@ -179,3 +189,70 @@ async def test_a_broker_whose_disk_hangs_takes_no_thread_from_the_others(data: P
                     assert await content(store, healthy) == [b"brk-0"]
         finally:
             files.go_on.set()
+
+
+@pytest.mark.parametrize("how", ["missing", "not mounted"])
+@pytest.mark.parametrize("number", [0, 1])
+async def test_a_shard_amid_the_others_that_is_missing(data: Path, number: int, how: str) -> None:
+    """As where a disk was not mounted: an empty one that is used in its place would hide what is in it."""
+    places = await fill(data)
+    shutil.move(data / f"brk-{number}", data.parent / "kept")
+    if how == "not mounted":
+        (data / f"brk-{number}").mkdir()
+    for _ in range(2):
+        with pytest.raises(StorageError, match=rf"brk-{number} is missing or empty.*mount its disk.*brokers=3"):
+            await open_store(f"embedded:{data}").__aenter__()
+        assert (data / f"brk-{number}").exists() is (how == "not mounted")
+    async with open_store(f"embedded:{data}?brokers=3") as store:
+        assert await content(store, places[2]) == [b"brk-2"]
+        with pytest.raises(StorageError, match=r"which holds its messages, is missing"):
+            await store.broker.open(places[number], FRAMING, epoch=1)
+    shutil.rmtree(data / f"brk-{number}")
+    shutil.move(data.parent / "kept", data / f"brk-{number}")
+    async with open_store(f"embedded:{data}") as store:
+        assert await content(store, places[number]) == [b"brk-%d" % number]
+
+
+async def test_a_shard_of_another_store(data: Path, tmp_path: Path) -> None:
+    """Its topics have the same names and numbers: nothing else would tell."""
+    await fill(data, 2)
+    other = tmp_path / "other"
+    await fill(other, 2)
+    shutil.rmtree(data / "brk-1")
+    shutil.copytree(other / "brk-1", data / "brk-1", ignore=shutil.ignore_patterns("*.sock"))
+    with pytest.raises(StorageError, match=r"brk-1 belongs to another store than .*mgr: was a wrong disk mounted"):
+        await open_store(f"embedded:{data}").__aenter__()
+    (data / "brk-1" / "store.json").write_bytes(b"")  # as a power cut may leave it
+    async with open_store(f"embedded:{data}"):
+        pass
+
+
+async def test_shards_in_each_others_place(data: Path) -> None:
+    places = await fill(data)
+    for source, target in (("brk-1", "kept"), ("brk-2", "brk-1"), ("kept", "brk-2")):
+        (data / source).rename(data / target)
+    with pytest.raises(StorageError, match="brk-1 holds what brk-2 keeps: are two disks mounted in each other's place"):
+        await open_store(f"embedded:{data}").__aenter__()
+    for source, target in (("brk-1", "kept"), ("brk-2", "brk-1"), ("kept", "brk-2")):
+        (data / source).rename(data / target)
+    async with open_store(f"embedded:{data}") as store:
+        assert await content(store, places[1]) == [b"brk-1"]
+
+
+async def test_disks_may_be_mounted_before_the_first_start(data: Path) -> None:
+    for name in ("brk-0", "brk-1"):
+        (data / name / "lost+found").mkdir(parents=True)
+    places = await fill(data, 3)
+    async with open_store(f"embedded:{data}") as store:
+        assert await content(store, places[1]) == [b"brk-1"]
+    (data / "format.json").unlink()
+    with pytest.raises(FormatVersionError, match=r"holds messages, but format\.json.*is missing"):
+        await open_store(f"embedded:{data}").__aenter__()
+
+
+@pytest.mark.parametrize("name", ["brk-20251126", "brk-256", "brk-01", "brk-1.old"])
+async def test_what_is_only_called_like_a_shard(data: Path, name: str) -> None:
+    await fill(data, 2)
+    shutil.copytree(data / "brk-0", data / name)
+    async with open_store(f"embedded:{data}") as store:
+        assert await store.manager.brokers() == ["brk-0", "brk-1"]
