@@ -236,16 +236,9 @@ class _TopicReader:
         return TopicReport(self._place, len(bases), self._messages, self._size, self._findings)
 
     def _compare_beginning(self, bases: list[int]) -> None:
-        checkpoint, where = self._checkpoint, called(self._place)
-        if not bases and 0 <= checkpoint.start < checkpoint.next:
-            what = f"its files are missing: it had the messages from {checkpoint.start} to {checkpoint.next - 1}"
-            self._findings.append(error(where, what))
-        elif bases and 0 <= checkpoint.start < bases[0] and not checkpoint.bare:
-            what = f"the messages from {checkpoint.start} to {bases[0] - 1} are missing"
-            self._findings.append(error(where, what))
-        if bases and checkpoint.filled and checkpoint.segment not in bases:
-            what = "is missing, and held messages that were synced"
-            self._findings.append(error(f"{where}: {self._file(checkpoint.segment)}", what))
+        where = called(self._place)
+        for segment, what in self._checkpoint.lost(bases):
+            self._findings.append(error(where if segment is None else f"{where}: {self._file(segment)}", what))
 
     def _compare_end(self, bases: list[int]) -> None:
         lost, start = self._checkpoint.next, self._checkpoint.start  # what was trimmed may have come back: no loss
