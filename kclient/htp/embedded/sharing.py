@@ -28,7 +28,8 @@ def check_data_directory(path: str) -> int:
         raise FormatVersionError(f"{path}/format.json is damaged: restore it from a backup ({raised})") from raised
     if version > FORMAT:
         raise FormatVersionError(
-            f"{path} is written in format {version}; this version of kclient knows formats up to {FORMAT}"
+            f"{path} is written in format {version}; this version of kclient knows formats up to {FORMAT}: "
+            "use a newer one (pip install --upgrade htp-kclient)"
         )
     return version
 
