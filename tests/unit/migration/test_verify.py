@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from kclient.errors import KafkaError
+from kclient.migration.source import Bounds, Fetched
 from kclient.migration.verifying import ComparedSides, verify
 from kclient.records import CompressionType
+from kclient.types import TopicPartition
 from tests.gateway_wire import batch_of, running
 from tests.unit.migration.conftest import Pair, caught_up, clients, pair
 
@@ -118,3 +123,44 @@ async def test_without_records_only_the_ranges_are_compared() -> None:
             await side.append("flights", batch_of(value))
         assert (await compared(source, other.address, records=False)).failures == []
         assert len((await compared(source, other.address)).failures) == 1
+
+
+@pytest.mark.parametrize("told", [0, 2])
+@pytest.mark.parametrize("side", ["source", "store"])
+async def test_who_answers_nothing_for_a_while_has_not_lost_anything(
+    htp: str, side: str, told: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A leader that finds out what it has answers fetches without news, and does not tell where it ends."""
+    async with pair() as source, running(htp) as (target, _):
+        await source.wire.create("flights")
+        await source.wire.produce("flights", batch_of(b"a", b"b"))
+        async with source.mirroring(target) as mirror:
+            await caught_up(mirror)
+        async with source.source() as theirs, clients(htp) as ours:
+            quiet = theirs if side == "source" else ours
+            fetch, bounds, answers = quiet.fetch, quiet.bounds, [b""] * 7
+
+            async def fetches(node_id: int, offsets: Any, *args: Any, **options: Any) -> dict[TopicPartition, Fetched]:
+                if answers:
+                    answers.pop()
+                    return {tp: Fetched(None, b"", 0, told, told) for tp in offsets}
+                return await fetch(node_id, offsets, *args, **options)
+
+            async def asked(partitions: Any, **options: Any) -> dict[TopicPartition, Bounds]:
+                found = await bounds(partitions, **options)
+                return found if len(answers) in (0, 7) else {tp: Bounds(0, 0, 0) for tp in found}
+
+            monkeypatch.setattr(quiet, "fetch", fetches)
+            monkeypatch.setattr(quiet, "bounds", asked)
+            found = await verify(theirs, ours, (await theirs.topics()).values())
+            assert (found.failures, [each.records for each in found.partitions]) == ([], [2])
+            assert answers == []
+
+            answers += [b""] * 100
+            monkeypatch.setattr(quiet, "bounds", bounds)
+            if told == 2:
+                return  # it says itself that there is nothing
+            with pytest.raises(
+                KafkaError, match="flights-0: nothing is answered from offset 0 up to 2, though it ends"
+            ):
+                await verify(theirs, ours, (await theirs.topics()).values())
