@@ -12,6 +12,7 @@ import anyio
 from kclient.config import ConfigInput
 from kclient.errors import KafkaError
 from kclient.gateway import Gateway
+from kclient.gateway.local import local_address
 from kclient.migration.mirror import Mirror
 from kclient.migration.offsets import OffsetsMoved, move_offsets
 from kclient.migration.source import SourceCluster
@@ -56,7 +57,7 @@ async def both_sides(
 
     Args:
         source: The settings of a client of the cluster.
-        store: `embedded:DIR`, which is made if it is not there, or `memory:NAME`.
+        store: `embedded:DIR`, which is made if it is not there, or `memory:NAME`; options of the store may follow.
         listen: Where clients may read what was moved already, `host:port`; None for nowhere.
         advertise: The address that these are told, if it is another.
         durability: As of a `Gateway`.
@@ -68,11 +69,12 @@ async def both_sides(
         LockedError: A gateway uses the store.
         ConfigError: A setting is wrong.
     """
+    named = str(local_address(store) or store)  # clients name it without its options
     gateway = Gateway(store, listen, advertise, durability=durability, mapping=mapping, brokers=brokers, config=config)
     async with (
         gateway,
         SourceCluster(source) as there,
-        SourceCluster(bootstrap_servers=store, client_id="kclient-migrate") as clients,
+        SourceCluster(bootstrap_servers=named, client_id="kclient-migrate") as clients,
     ):
         yield Sides(there, Target(gateway), clients, gateway)
 
