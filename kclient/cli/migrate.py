@@ -214,6 +214,8 @@ def _told_of(done: CutOver, mirror: Mirror, store: StoreOptions) -> None:
             "whether producers have written at the source since is not known, since it could not be asked after the "
             f"cut-over: {done.unknown}"
         )
+    for note in done.verification.notes:
+        output.warn(note)
     if not done.topics:
         output.line(f"nothing was left to be taken over: {', '.join(sorted(mirror.taken_over)) or 'no topic'}")
         return
@@ -267,6 +269,7 @@ def _as_json(found: ComparedSides) -> dict[str, Any]:
         ],
         "committed_offsets": found.offsets,
         "differences": found.failures,
+        "notes": found.notes,
     }
 
 

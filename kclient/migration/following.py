@@ -14,7 +14,7 @@ from kclient.errors import KafkaError
 from kclient.gateway import Gateway
 from kclient.gateway.local import local_address
 from kclient.migration.mirror import Mirror
-from kclient.migration.offsets import OffsetsMoved, move_offsets
+from kclient.migration.offsets import Moved, OffsetsMoved, move_offsets
 from kclient.migration.source import SourceCluster
 from kclient.migration.target import Target
 from kclient.types import TopicPartition
@@ -131,6 +131,7 @@ class Following:
         self._every = offsets_every
         self._failure: Exception | None = None
         self._told = ""
+        self._moved: Moved = {}
         self.offsets: int = 0
         """Committed offsets that were moved."""
 
@@ -187,7 +188,7 @@ class Following:
 
     async def _move(self) -> OffsetsMoved:
         topics = {name: topic.source.partitions for name, topic in self._mirror.topics.items()}
-        moved = await move_offsets(self._sides.source, self._sides.clients, topics, self._end)
+        moved = await move_offsets(self._sides.source, self._sides.clients, topics, self._end, self._moved)
         self.offsets += moved.moved
         for group in moved.active:
             self._note(f"group {group} has members in the store: its committed offsets are left as they are there")
