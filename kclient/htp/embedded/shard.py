@@ -20,7 +20,7 @@ from kclient.htp.rows import dump, parse_object, string, whole
 logger: logging.Logger = logging.getLogger(__name__)
 
 LOCK_FILE: Final = "lock"
-_OWNER_FILE: Final = "store.json"
+OWNER_FILE: Final = "store.json"
 """Says whose shard it is: `{"store": NUMBER, "broker": "brk-N"}`; earlier versions wrote none."""
 _NAME: Final = re.compile(r"brk-(0|[1-9]\d{0,2})")
 _DELETED: Final = ".deleted"
@@ -34,6 +34,15 @@ def shard_number(name: str) -> int | None:
     """The number of the shard whose directory is called so; None if none is."""
     found = _NAME.fullmatch(name)
     return int(found[1]) if found and int(found[1]) < MOST_BROKERS else None
+
+
+def owner_of(content: bytes) -> tuple[int, str]:
+    """The store, and the broker, whose shard a file `store.json` is in. Raises `ValueError` if it does not tell."""
+    fields = parse_object(content)
+    try:
+        return whole(fields["store"]), string(fields["broker"])
+    except LookupError as error:
+        raise ValueError(f"{content[:200]!r} has no {error}") from error
 
 
 def topic_directory(place: Place) -> str:
@@ -147,12 +156,11 @@ class Shard:
             StorageError: It is another one's.
             OSError: The file system refuses.
         """
-        path = f"{self.path}/{_OWNER_FILE}"
+        path = f"{self.path}/{OWNER_FILE}"
         content = self._files.load(path)
         try:
-            fields = parse_object(content) if content else {}
-            found = (whole(fields["store"]), string(fields["broker"])) if content else None
-        except (ValueError, LookupError) as error:  # its content is not synced, so that a power cut may have left none
+            found = owner_of(content) if content else None
+        except ValueError as error:  # its content is not synced, so that a power cut may have left none
             logger.warning("%s cannot be read, and is written anew (%s)", path, error)
             found = None
         if found is None:

@@ -25,6 +25,8 @@ from kclient.htp import (
 )
 from kclient.htp.embedded.directory import FORMAT, DataDirectory
 from kclient.htp.embedded.files import Files
+from kclient.htp.embedded.inspection import Inspection
+from kclient.htp.findings import Finding
 from tests.unit.htp.plain_messages import FRAMING, message, payloads
 
 pytestmark = pytest.mark.anyio
@@ -213,6 +215,11 @@ async def test_a_shard_amid_the_others_that_is_missing(data: Path, number: int, 
         assert await content(store, places[number]) == [b"brk-%d" % number]
 
 
+def findings(data: Path) -> list[Finding]:
+    with Inspection(str(data), FRAMING.name) as inspection:
+        return list(inspection.directories())
+
+
 async def test_a_shard_of_another_store(data: Path, tmp_path: Path) -> None:
     """Its topics have the same names and numbers: nothing else would tell."""
     await fill(data, 2)
@@ -222,6 +229,7 @@ async def test_a_shard_of_another_store(data: Path, tmp_path: Path) -> None:
     shutil.copytree(other / "brk-1", data / "brk-1", ignore=shutil.ignore_patterns("*.sock"))
     with pytest.raises(StorageError, match=r"brk-1 belongs to another store than .*mgr: was a wrong disk mounted"):
         await open_store(f"embedded:{data}").__aenter__()
+    assert [each.where for each in findings(data)] == ["brk-1"]
     (data / "brk-1" / "store.json").write_bytes(b"")  # as a power cut may leave it
     async with open_store(f"embedded:{data}"):
         pass
@@ -231,6 +239,7 @@ async def test_shards_in_each_others_place(data: Path) -> None:
     places = await fill(data)
     for source, target in (("brk-1", "kept"), ("brk-2", "brk-1"), ("kept", "brk-2")):
         (data / source).rename(data / target)
+    assert [each.where for each in findings(data)] == ["brk-1", "brk-2"]
     with pytest.raises(StorageError, match="brk-1 holds what brk-2 keeps: are two disks mounted in each other's place"):
         await open_store(f"embedded:{data}").__aenter__()
     for source, target in (("brk-1", "kept"), ("brk-2", "brk-1"), ("kept", "brk-2")):
