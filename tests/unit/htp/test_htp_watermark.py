@@ -84,7 +84,9 @@ async def test_below_it_messages_alone_are_refused(
         end = await next_of(store)
 
         # whatever makes space, and rows, go on
-        assert await store.broker.trim(TOPIC, end) > 0
+        with anyio.fail_after(20):
+            while not await store.broker.trim(TOPIC, end):  # which drops what is synced, with `written` a little later
+                await anyio.sleep(0.01)
         await store.manager.commit({"key": b"value"})
         await store.manager.create_topic(Topic(TOPIC.domain, "another"))
         assert (await store.manager.get(["key"]))["key"].value == b"value"
