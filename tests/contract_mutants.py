@@ -92,6 +92,14 @@ def makes_topics_anew_with_old_messages(self: Any, place: Place, *args: Any) -> 
     return log
 
 
+def begins_again_once_opened(self: Any, place: Place, *args: Any) -> MemoryLog:
+    """Where nothing is left."""
+    log = _open_log(self, place, *args)
+    if log.start >= log.next:
+        log.next = log._segments[-1].base = 0
+    return log
+
+
 async def deletes_what_is_named_alike(self: Any, places: Iterable[Place], *, epoch: int) -> None:
     names = tuple(str(place.topic) for place in places)
     for log in list(self._state.logs.values()):
@@ -233,6 +241,7 @@ MUTANTS = {
         (MemoryLog, "pull", gives_more_than_asked, "reading"),
         (MemoryLog, "trim", trims_too_much, "trimming"),
         (MemoryLog, "trim", begins_again_once_trimmed, "trimming"),
+        (MemoryState, "open_log", begins_again_once_opened, "trimming"),
         (MemoryChanges, "_forget", forgets_changes_in_silence, "changes"),
         (MemoryBroker, "shut", goes_on_once_closed, "epochs"),
         (MemoryLog, "find_by_timestamp", finds_what_is_newer_only, "segments"),

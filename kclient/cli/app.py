@@ -238,7 +238,7 @@ def store_backup(
     """Copy DIR as it is at one moment to TO, also while a gateway goes on with it.
 
     All that was acknowledged before is in it. TO is a backup when the command has ended with 0; whatever breaks it off,
-    nothing is left.
+    nothing is left. Where messages of DIR are missing already it says so, keeps what is there, and ends with 1.
     """
     from kclient.cli.store import backup
 

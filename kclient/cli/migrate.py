@@ -18,7 +18,7 @@ from kclient.cli.errors import FAILED, UsageError, check_terminated
 from kclient.cli.migrate_output import MigrationProgress, print_plan, print_verification
 from kclient.cli.settings import PATIENCE_MS, parse_config
 from kclient.errors import BrokerConnectionError
-from kclient.htp.brokers import brokers_asked_for
+from kclient.htp.urls import split_options
 from kclient.inprocess import exists
 from kclient.migration.cutover import CutOver, CutOverRun
 from kclient.migration.following import Following, Sides, beside, both_sides
@@ -105,7 +105,12 @@ def _check_store(address: str) -> None:
 
 
 def _directory(address: str) -> str:
-    return brokers_asked_for(address.removeprefix("embedded:"))[0]
+    return split_options(address.removeprefix("embedded:"))[0]
+
+
+def _for_clients(address: str) -> str:
+    """The address of a store as clients name it: its options are said where it is opened."""
+    return f"embedded:{_directory(address)}" if address.startswith("embedded:") else address
 
 
 def plan(settings: dict[str, object], store: str, selected: TopicSelection, *, as_json: bool) -> int:
@@ -124,7 +129,7 @@ async def _plan(settings: dict[str, object], store: str, selected: TopicSelectio
         selected.check(await source.topics())
         if not exists(store):  # to connect to it would make it
             return await make_plan(source, None, selected)
-        async with SourceCluster(bootstrap_servers=store) as target:
+        async with SourceCluster(bootstrap_servers=_for_clients(store)) as target:
             return await make_plan(source, target, selected)
 
 
@@ -209,6 +214,8 @@ def _told_of(done: CutOver, mirror: Mirror, store: StoreOptions) -> None:
             "whether producers have written at the source since is not known, since it could not be asked after the "
             f"cut-over: {done.unknown}"
         )
+    for note in done.verification.notes:
+        output.warn(note)
     if not done.topics:
         output.line(f"nothing was left to be taken over: {', '.join(sorted(mirror.taken_over)) or 'no topic'}")
         return
@@ -235,7 +242,10 @@ def verify(settings: dict[str, object], store: str, selected: TopicSelection, *,
 
 async def _verify(settings: dict[str, object], store: str, selected: TopicSelection, records: bool) -> ComparedSides:
     progress = MigrationProgress()
-    async with SourceCluster(_patient(settings)) as source, SourceCluster(bootstrap_servers=store) as target:
+    async with (
+        SourceCluster(_patient(settings)) as source,
+        SourceCluster(bootstrap_servers=_for_clients(store)) as target,
+    ):
         topics = await source.topics()
         selected.check(topics)
         wanted = [topic for name, topic in topics.items() if selected(name)]
@@ -259,6 +269,7 @@ def _as_json(found: ComparedSides) -> dict[str, Any]:
         ],
         "committed_offsets": found.offsets,
         "differences": found.failures,
+        "notes": found.notes,
     }
 
 

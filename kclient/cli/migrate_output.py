@@ -95,6 +95,8 @@ def print_verification(found: ComparedSides) -> None:
         ],
     )
     output.line(f"{found.offsets} committed offsets are equal")
+    for each in found.notes:
+        output.note(each)
     for failure in found.failures:
         output.warn(failure)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
 from kclient.cli import output
 from kclient.cli.errors import FAILED, check_terminated
@@ -17,6 +18,9 @@ from kclient.htp.embedded.restoring import restore as restore_backup
 from kclient.htp.embedded.upgrading import upgrade as upgrade_directory
 from kclient.htp.findings import Finding, Severity
 from kclient.records import RecordBatchFraming
+
+_TOLD: Final = 20
+"""Things that were lost of which a backup tells, at most."""
 
 
 def verify(directory: str) -> int:
@@ -92,7 +96,16 @@ def backup(directory: str, target: str) -> int:
             "whoever has the data directory open did not tell where its logs end: they were looked at one after "
             "another, within milliseconds"
         )
-    return 0
+    for each in report.lost[:_TOLD]:
+        output.warn(each)
+    if not report.lost:
+        return 0
+    more = f" {len(report.lost)} such findings, of which {_TOLD} are told." if len(report.lost) > _TOLD else ""
+    output.warn(
+        f"this backup has everything that is left, but {directory} had lost something before.{more} Keep the older "
+        f"backups that have it; kclient store verify {target}/data tells more"
+    )
+    return FAILED
 
 
 def restore(source: str, directory: str) -> int:

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import anyio
 
 from kclient.errors import CorruptRecordError, KafkaError, OffsetOutOfRangeError
-from kclient.migration.source import Bounds, SourceCluster
+from kclient.migration.source import Bounds, Fetched, SourceCluster
 from kclient.records import BatchHeader, check_batch, decode_records, iter_headers
 from kclient.types import TopicPartition
 
@@ -18,6 +18,8 @@ _FETCH_BYTES: Final = 4 << 20
 _RETRIES: Final = 20
 _RETRY_S: Final = 0.25
 _SURE: Final = 3
+_EMPTY: Final = 20
+"""Answers without records in a row, after which comparing is given up."""
 _EPOCH: Final = slice(12, 16)
 """Where the leader epoch stands in a batch: each side has its own."""
 
@@ -109,24 +111,54 @@ class SideReader:
         return self._items.popleft()
 
     async def _read(self) -> None:
-        empty = 0
-        while empty < _SURE:
-            answer = await self._fetch()
-            for position, header in iter_headers(answer):
-                if header.last_offset < self._position:
-                    continue
-                if header.base_offset >= self._end:
-                    self._position = self._end
-                    break
-                check_batch(answer, position)
-                self._batches.append(Batch(header, answer[position : position + header.length]))
-                self._position = header.last_offset + 1
-            if self._batches or self._position >= self._end:
-                return
-            empty += 1
-        self._position = self._end  # compaction has left nothing there
+        """Read on; where nothing is left up to the end, as after a compaction, that is the end.
 
-    async def _fetch(self) -> memoryview:
+        Raises:
+            KafkaError: There should be something, and nothing is answered.
+        """
+        told: Fetched | None = None
+        for number in range(1, _EMPTY + 1):
+            told = await self._fetch()
+            if self._take_in(memoryview(told.records)):
+                return
+            if number >= _SURE and told.end >= self._end and await self._is_hole():
+                return
+        end = "" if told is None else f", though it ends at {told.end}"
+        raise KafkaError(
+            f"{self._tp}: nothing is answered from offset {self._position} up to {self._end}{end}. Look at the "
+            "brokers' logs, and compare again", retriable=True,
+        )  # fmt: skip
+
+    def _take_in(self, records: memoryview) -> bool:
+        """Take over the batches of an answer; whether there is something to go on with."""
+        for position, header in iter_headers(records):
+            if header.last_offset < self._position:
+                continue
+            if header.base_offset >= self._end:
+                self._position = self._end
+                break
+            check_batch(records, position)
+            self._batches.append(Batch(header, records[position : position + header.length]))
+            self._position = header.last_offset + 1
+        return bool(self._batches) or self._position >= self._end
+
+    async def _is_hole(self) -> bool:
+        """Whether nothing is there, rather than that the partition answers nothing for a while.
+
+        A leader that finds out what it has, or whose replicas have not told it yet, answers fetches without news or an
+        error; it does not tell then where it ends, or not this end. So that is asked for before and after a fetch.
+        """
+        for last in (False, True):
+            if (await self._side.bounds([self._tp]))[self._tp].end < self._end:
+                return False
+            if not last:
+                answer = await self._fetch()
+                if self._take_in(memoryview(answer.records)):
+                    return True
+        self._position = self._end
+        return True
+
+    async def _fetch(self) -> Fetched:
         last: KafkaError | None = None
         for _ in range(_RETRIES):
             leader = self._side.snapshot.leader_id(self._tp)
@@ -141,7 +173,7 @@ class SideReader:
                     )  # fmt: skip
                     answer = found[self._tp]
                     if answer.error is None:
-                        return memoryview(answer.records)
+                        return answer
                     raise answer.error
             except OffsetOutOfRangeError:
                 bounds = (await self._side.bounds([self._tp]))[self._tp]

@@ -102,7 +102,7 @@ class CutOverRun:
         names = [topic.name for topic in topics]
         # all of them: the store has every record, and an offset beyond is beyond at the source, too
         everywhere = dict.fromkeys(ends, INT64_MAX)
-        offsets = await move_offsets(self._source, self._clients, self._partitions, everywhere.get)
+        offsets = await move_offsets(self._source, self._clients, self._partitions, everywhere.get, {})
         if offsets.active:
             raise MigrationError(
                 f"the groups {', '.join(offsets.active)} have members in the store already: stop those, they read what "

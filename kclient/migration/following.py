@@ -12,8 +12,9 @@ import anyio
 from kclient.config import ConfigInput
 from kclient.errors import KafkaError
 from kclient.gateway import Gateway
+from kclient.gateway.local import local_address
 from kclient.migration.mirror import Mirror
-from kclient.migration.offsets import OffsetsMoved, move_offsets
+from kclient.migration.offsets import Moved, OffsetsMoved, move_offsets
 from kclient.migration.source import SourceCluster
 from kclient.migration.target import Target
 from kclient.types import TopicPartition
@@ -56,7 +57,7 @@ async def both_sides(
 
     Args:
         source: The settings of a client of the cluster.
-        store: `embedded:DIR`, which is made if it is not there, or `memory:NAME`.
+        store: `embedded:DIR`, which is made if it is not there, or `memory:NAME`; options of the store may follow.
         listen: Where clients may read what was moved already, `host:port`; None for nowhere.
         advertise: The address that these are told, if it is another.
         durability: As of a `Gateway`.
@@ -68,11 +69,12 @@ async def both_sides(
         LockedError: A gateway uses the store.
         ConfigError: A setting is wrong.
     """
+    named = str(local_address(store) or store)  # clients name it without its options
     gateway = Gateway(store, listen, advertise, durability=durability, mapping=mapping, brokers=brokers, config=config)
     async with (
         gateway,
         SourceCluster(source) as there,
-        SourceCluster(bootstrap_servers=store, client_id="kclient-migrate") as clients,
+        SourceCluster(bootstrap_servers=named, client_id="kclient-migrate") as clients,
     ):
         yield Sides(there, Target(gateway), clients, gateway)
 
@@ -129,6 +131,7 @@ class Following:
         self._every = offsets_every
         self._failure: Exception | None = None
         self._told = ""
+        self._moved: Moved = {}
         self.offsets: int = 0
         """Committed offsets that were moved."""
 
@@ -185,7 +188,7 @@ class Following:
 
     async def _move(self) -> OffsetsMoved:
         topics = {name: topic.source.partitions for name, topic in self._mirror.topics.items()}
-        moved = await move_offsets(self._sides.source, self._sides.clients, topics, self._end)
+        moved = await move_offsets(self._sides.source, self._sides.clients, topics, self._end, self._moved)
         self.offsets += moved.moved
         for group in moved.active:
             self._note(f"group {group} has members in the store: its committed offsets are left as they are there")

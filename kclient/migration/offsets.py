@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeAlias
 
 import anyio
 
 from kclient.admin import Admin, GroupListing, PartialFailureError
-from kclient.errors import GroupIdNotFoundError, GroupNotEmptyError, KafkaError, UnknownMemberIdError
+from kclient.errors import (
+    GroupIdNotFoundError,
+    GroupNotEmptyError,
+    GroupSubscribedToTopicError,
+    KafkaError,
+    UnknownMemberIdError,
+)
 from kclient.types import OffsetAndMetadata, TopicPartition
 
 _TOGETHER: Final = 8
@@ -44,8 +51,14 @@ class OffsetsMoved:
     """Offsets that it had already."""
     later: int = 0
     """Offsets whose records the store does not have yet."""
+    deleted: int = 0
+    """Offsets that were moved before, have been deleted at the source since, and so in the store, too."""
     active: list[str] = field(default_factory=list)
     """Groups that were left as they are: they have members in the store."""
+
+
+Moved: TypeAlias = dict[tuple[str, TopicPartition], tuple[int, str]]
+"""What was moved so far: offset and metadata, by group and partition."""
 
 
 def has_offsets(group: GroupListing) -> bool:
@@ -91,7 +104,11 @@ async def committed(admin: Admin, topics: Mapping[str, int]) -> list[GroupCommit
 
 
 async def move_offsets(
-    source: Admin, target: Admin, topics: Mapping[str, int], end: Callable[[TopicPartition], int | None]
+    source: Admin,
+    target: Admin,
+    topics: Mapping[str, int],
+    end: Callable[[TopicPartition], int | None],
+    moved: Moved,
 ) -> OffsetsMoved:
     """Commit in the store what groups have committed at the source.
 
@@ -101,6 +118,8 @@ async def move_offsets(
         topics: Of which topics, and how many partitions each has.
         end: Up to which offset what was committed of a partition is moved: one beyond is left for later. None where the
             store has no such partition yet.
+        moved: What earlier calls have moved, to which this call adds: where that has been deleted at the source since,
+            and is unchanged in the store, it is deleted there, too. What others have committed in the store stays.
 
     Raises:
         KafkaError: A side cannot be asked, or the store takes no commits.
@@ -108,7 +127,8 @@ async def move_offsets(
     result = OffsetsMoved()
     there = {group.group_id: group.offsets for group in await committed(target, topics)}
     states = {group.group_id: group.state for group in await target.list_groups()}
-    for group in await committed(source, topics):
+    found = await committed(source, topics)
+    for group in found:
         wanted: dict[TopicPartition, OffsetAndMetadata] = {}
         for tp, offset in group.offsets.items():
             has, ends = there.get(group.group_id, {}).get(tp), end(tp)
@@ -116,6 +136,7 @@ async def move_offsets(
                 result.later += 1
             elif has is not None and (has.offset, has.metadata) == (offset.offset, offset.metadata):
                 result.same += 1
+                moved[group.group_id, tp] = offset.offset, offset.metadata
             else:  # leader epochs are the store's own
                 wanted[tp] = OffsetAndMetadata(offset.offset, offset.metadata)
         if not wanted:
@@ -131,10 +152,48 @@ async def move_offsets(
             result.active.append(group.group_id)  # since a moment ago
         else:
             result.moved += len(wanted)
+            moved.update(((group.group_id, tp), (each.offset, each.metadata)) for tp, each in wanted.items())
+    at_source = {(group.group_id, tp) for group in found for tp in group.offsets}
+    gone: dict[str, list[TopicPartition]] = {}
+    for group_id, tp in [
+        key for key in moved if key not in at_source and key[1].partition < topics.get(key[1].topic, 0)
+    ]:
+        has = there.get(group_id, {}).get(tp)
+        if has is not None and (has.offset, has.metadata) == moved[group_id, tp]:
+            gone.setdefault(group_id, []).append(tp)
+        else:  # the store's clients have gone on
+            del moved[group_id, tp]
+    for group_id, partitions in gone.items():
+        await _delete(source, target, group_id, partitions, moved, result)
     return result
+
+
+async def _delete(
+    source: Admin, target: Admin, group_id: str, partitions: list[TopicPartition], moved: Moved, result: OffsetsMoved
+) -> None:
+    """Delete in the store what a group has committed no more at the source, by its own coordinator's word."""
+    with suppress(GroupIdNotFoundError):
+        still = await source.list_group_offsets(
+            group_id
+        )  # a list of groups may lack those of a coordinator that is down
+        partitions = [tp for tp in partitions if tp not in still]
+    if not partitions:
+        return
+    try:
+        await target.delete_group_offsets(group_id, partitions)
+    except KafkaError as error:
+        if _has_members(error):
+            result.active.append(group_id)
+            return
+        if not isinstance(error, GroupIdNotFoundError):
+            raise
+    result.deleted += len(partitions)
+    for tp in partitions:
+        del moved[group_id, tp]
 
 
 def _has_members(error: KafkaError) -> bool:
     """Whether offsets were refused because the group has members."""
     failures = error.failures.values() if isinstance(error, PartialFailureError) else (error,)
-    return all(isinstance(each, GroupNotEmptyError | UnknownMemberIdError) for each in failures)
+    refusals = GroupNotEmptyError | UnknownMemberIdError | GroupSubscribedToTopicError
+    return all(isinstance(each, refusals) for each in failures)

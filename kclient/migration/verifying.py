@@ -31,6 +31,9 @@ class ComparedSides:
     differences: list[str] = field(default_factory=list)
     """Of topics and committed offsets as a whole; those of partitions are told there."""
 
+    notes: list[str] = field(default_factory=list)
+    """What differs, and may."""
+
     @property
     def failures(self) -> list[str]:
         """Every difference."""
@@ -159,6 +162,14 @@ async def _compare_offsets(
                 )
             else:
                 result.offsets += 1
+    known = {group.group_id: group.offsets for group in theirs}
+    for group_id, offsets in sorted(ours.items()):
+        result.notes += [
+            f"group {group_id} has committed {offset.offset} of {tp} in the store, nothing at the source: if it was "
+            "deleted there, have it deleted here, too (Admin.delete_group_offsets)"
+            for tp, offset in sorted(offsets.items())
+            if tp not in known.get(group_id, {})
+        ]
 
 
 async def taken_over(target: SourceCluster, names: Iterable[str]) -> set[str]:

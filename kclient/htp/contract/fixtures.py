@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import wraps
+from functools import partial, wraps
 from importlib.util import find_spec
 from typing import Any, Final, NamedTuple
 
@@ -17,12 +16,12 @@ from kclient.errors import ConfigError
 from kclient.htp.contract.marks import FAULT, NEEDS
 from kclient.htp.contract.report import NOT_CLAIMED, NOT_TESTABLE, VERDICT
 from kclient.htp.contract.sandbox import Sandbox
+from kclient.htp.contract.watchdog import SECONDS, in_time
 from kclient.htp.port import faults_of
 from kclient.htp.store import open_store
 
 __all__ = ["Backend", "anyio_backend", "asked_for", "backend", "environment", "limited", "sandbox"]
 
-SECONDS_FOR_A_TEST: Final = 120.0
 _LOOPS: Final = ["asyncio", *(["trio"] if find_spec("trio") else [])]
 
 
@@ -48,9 +47,8 @@ def backend(pytestconfig: pytest.Config) -> Backend:
     if not url:
         pytest.exit("the contract of HTP is tested over a store: name it, as --htp memory:contract", returncode=4)
     try:
-        with ThreadPoolExecutor(1) as thread:  # no event loop may be in use there
-            return thread.submit(anyio.run, _ask, url).result()
-    except Exception as error:  # noqa: BLE001 - whatever a vendor's backend raises
+        return in_time(partial(anyio.run, _ask, url), _seconds(pytestconfig))  # no event loop may be in use there
+    except BaseException as error:  # noqa: BLE001 - whatever a vendor's backend raises
         pytest.exit(f"the store {url} cannot be opened: {type(error).__name__}: {error}", returncode=4)
 
 
@@ -85,8 +83,15 @@ def _missing(request: pytest.FixtureRequest, mark: str, there: frozenset[str]) -
 async def sandbox(request: pytest.FixtureRequest, backend: Backend, asked_for: None) -> AsyncIterator[Sandbox]:
     """An open store with an empty domain; it can be made to fail if the test needs that."""
     faulty = request.node.get_closest_marker(FAULT) is not None
-    async with Sandbox.opened(backend.url, **({"faults": True} if faulty else {})) as made:
+    seconds = _seconds(request.config)
+    opened = Sandbox.opened(backend.url, **({"faults": True} if faulty else {}))
+    with anyio.fail_after(seconds):
+        made = await opened.__aenter__()
+    try:
         yield made
+    finally:
+        with anyio.fail_after(seconds):
+            await opened.__aexit__(None, None, None)
 
 
 @pytest.fixture
@@ -95,12 +100,17 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
-def limited(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+def _seconds(config: pytest.Config) -> float:
+    """How long a test may take."""
+    return float(config.getoption("htp_timeout", SECONDS))
+
+
+def limited(test: Callable[..., Awaitable[None]], seconds: float) -> Callable[..., Awaitable[None]]:
     """A test that fails when it takes too long, whatever plugins are installed."""
 
     @wraps(test)
     async def within(*args: Any, **fixtures: Any) -> None:
-        with anyio.fail_after(SECONDS_FOR_A_TEST):
+        with anyio.fail_after(seconds):
             await test(*args, **fixtures)
 
     return within

@@ -1,11 +1,13 @@
 """A process that sends until it is killed: `python -m kclient.htp.contract.killed URL DOMAIN TOPIC KEY`.
 
-It prints a line for each number up to which everything is synced, and committed by the manager.
+It prints a line for each number up to which everything is synced, and committed by the manager. Before, it has taken
+the lease KEY, and opened the topic, both under `EPOCH`.
 """
 
 from __future__ import annotations
 
 import sys
+from typing import Final
 
 import anyio
 
@@ -13,11 +15,14 @@ from kclient.htp.contract.messages import FRAMING, message
 from kclient.htp.port import Topic
 from kclient.htp.store import open_store
 
+EPOCH: Final = 7
+
 
 async def _send(url: str, topic: Topic, key: str) -> None:
     async with open_store(url) as store:
         place = (await store.manager.describe_topic(topic)).place
-        opened = await store.broker.open(place, FRAMING, epoch=1)
+        await store.manager.acquire(key, "killed", 60, above=EPOCH - 1)
+        opened = await store.broker.open(place, FRAMING, epoch=EPOCH)
         number = 0
         while True:
             sent = []

@@ -7,9 +7,11 @@ import sys
 
 import pytest
 
+from kclient.htp.contract.killed import EPOCH
 from kclient.htp.contract.marks import needs, subject
 from kclient.htp.contract.sandbox import Sandbox
-from kclient.htp.port import CAP_DURABLE, DURABILITY_SYNCED, DURABILITY_WRITTEN
+from kclient.htp.errors import FencedError
+from kclient.htp.port import CAP_DURABLE, CAP_FENCED_SENDS, DURABILITY_SYNCED, DURABILITY_WRITTEN
 
 pytestmark: list[pytest.MarkDecorator] = [pytest.mark.anyio, subject("durability")]
 
@@ -83,7 +85,12 @@ async def test_a_process_that_is_killed_loses_nothing_that_it_was_told_to_be_sto
         process.stdout.close()
     reached = max([reached, *map(int, rest[:-1])])  # the last line may be cut off
     await sandbox.reopen()
-    topic = await sandbox.open(place, epoch=2)
+    if sandbox.claims(CAP_FENCED_SENDS):
+        with pytest.raises(FencedError):  # the seal was told to be durable, too
+            await sandbox.open(place, epoch=EPOCH - 1)
+    [lease] = await sandbox.manager.leases(key)
+    assert lease.epoch >= EPOCH, "nobody gets it again"
+    topic = await sandbox.open(place, epoch=EPOCH + 1)
     found = await sandbox.content(topic)
     assert found == [b"%010d" % number for number in range(len(found))], "in order, and each once"
     assert len(found) >= reached

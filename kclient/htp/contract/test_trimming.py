@@ -62,6 +62,29 @@ async def test_trimming_everything(sandbox: Sandbox) -> None:
     assert (await sandbox.positions(topic))[-1] == found[-1]
 
 
+async def test_no_position_is_given_twice_where_nothing_is_left(sandbox: Sandbox) -> None:
+    """The topic is closed, taken over, or the store opened again, while it holds no message."""
+    place = await sandbox.create()
+    topic = await sandbox.open(place)
+    await sandbox.send(topic, *CONTENTS)
+    last = (await sandbox.positions(topic))[-1][1]
+    for number in range(3):
+        await topic.trim((await topic.status()).end)
+        before = await topic.status()
+        if number == 0:
+            await topic.close()
+        elif number == 2:
+            await sandbox.reopen()
+        topic = await sandbox.open(place, epoch=1 + number)
+        after = await topic.status()
+        assert (after.end, after.next) == (before.end, before.next)
+        await sandbox.send(topic, b"%d" % number)
+        [*_, (first, position, payload)] = await sandbox.positions(topic)
+        assert payload == b"%d" % number
+        assert first > last
+        last = position
+
+
 async def test_what_was_trimmed_stays_away(sandbox: Sandbox) -> None:
     place = await sandbox.create()
     topic = await sandbox.open(place)

@@ -5,7 +5,8 @@ It needs the extra `gateway` (SQLAlchemy).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Self
 from kclient.arguments import shown
 from kclient.concurrency import thread_to_the_end, to_the_end
 from kclient.errors import ConfigError, MissingExtraError
-from kclient.htp.brokers import brokers_asked_for, check_enough
+from kclient.htp.brokers import FIRST_BROKER, brokers_asked_for, check_enough
 from kclient.htp.embedded.directory import DataDirectory
 from kclient.htp.embedded.files import Files
 from kclient.htp.embedded.space import opening_error
@@ -29,8 +30,11 @@ if TYPE_CHECKING:
     from kclient.htp.embedded.ends import Ends
     from kclient.htp.embedded.faults import EmbeddedFaults
     from kclient.htp.embedded.manager import SqliteManager
+    from kclient.htp.embedded.shard import Shard
     from kclient.htp.embedded.watermark import Watermark
     from kclient.htp.port import DiskSpace
+
+logger: logging.Logger = logging.getLogger(__name__)
 
 __all__ = ["EmbeddedStore", "open_embedded"]
 
@@ -59,7 +63,8 @@ def open_embedded(
         max_open_files: Segments that are open at a time; if None, as many as the process may open and leaves to them.
         min_free_bytes: With less space left on the file system of the directory, messages are refused
             (`StorageFullError`), so that deletions, trims and commits still have some; with less than twice that, the
-            log warns. None and 0: messages are taken until there is no space.
+            log warns. A broker whose directory lies on another file system goes by the space of that one. None and 0:
+            messages are taken until there is no space.
         files: Stands in for the operating system's files, in tests.
         faults: Whether the store can be made to fail, for tests: `EmbeddedStore.faults`.
         brokers: How many there are, 1 to 256: each has a directory and a thread of its own, and topics can be bound to
@@ -208,7 +213,7 @@ class EmbeddedStore:
         from kclient.htp.embedded.ends import EndsSocket
         from kclient.htp.embedded.manager import SqliteManager
         from kclient.htp.embedded.shared import SharedByBrokers
-        from kclient.htp.embedded.watermark import Watermark
+        from kclient.htp.embedded.watermark import Watermarks
 
         directory = DataDirectory(self.path, self._files, self._brokers)
         stack.callback(directory.close)
@@ -228,10 +233,12 @@ class EmbeddedStore:
         stack.push_async_callback(manager.aclose)
         await manager.start()
         await self._check_enough(manager, len(names))
-        watermark = self._watermark = Watermark(self._files, self.path, self._min_free_bytes)
-        stack.push_async_callback(thread_to_the_end, watermark.stop)
-        await thread_to_the_end(watermark.start)
-        shared = SharedByBrokers(self._files, self._max_open_files, watermark)
+        await self._check_shards(manager, directory.shards)
+        watermarks = Watermarks(self._files, self.path, self._min_free_bytes)
+        stack.push_async_callback(thread_to_the_end, watermarks.stop)
+        await thread_to_the_end(watermarks.start, [shard.path for shard in directory.shards])
+        self._watermark = watermarks.of_data
+        shared = SharedByBrokers(self._files, self._max_open_files)
         stack.callback(shared.close)
         known, last = await manager.incarnations()
         for shard in directory.shards:
@@ -243,7 +250,9 @@ class EmbeddedStore:
                 durability=self._durability,
                 settings=self._settings,
                 group_sync=self._group_sync,
+                watermark=watermarks.of(shard.path),
                 shared=shared,
+                brokers=len(names),
             )
             stack.push_async_callback(broker.aclose)
             await broker.begin(known, last)
@@ -270,6 +279,27 @@ class EmbeddedStore:
                 f"{self.path}/brk-{error.needed - 1} is missing, and topics were kept in it: restore it from a backup. "
                 f"If it is lost for good, open the store with brokers={error.needed}, and delete them"
             ) from error
+
+    async def _check_shards(self, manager: SqliteManager, shards: Sequence[Shard]) -> None:
+        """Refuse shards that are missing, or not those of this store, before anything of them is touched."""
+        bound = {name or FIRST_BROKER for name in await manager.bound()}
+        missing = [shard for shard in shards if shard.is_new and shard.name in bound]
+        for shard in missing:
+            if self._brokers is None:
+                shard.unmake()
+            else:
+                logger.error("%s is missing or empty, and topics were kept in it: these cannot be used", shard.path)
+        if missing and self._brokers is None:
+            raise StorageError(
+                f"{missing[0].path} is missing or empty, and topics were kept in it: mount its disk, or restore it "
+                f"from a backup. If it is lost for good, open the store with brokers={len(shards)}, and delete them"
+            )
+        number = await manager.store_number()
+        for shard in shards:
+            try:
+                await thread_to_the_end(shard.check_owner, number)
+            except OSError as error:
+                raise opening_error(shard.path, error, str(error)) from error
 
     async def __aexit__(
         self,

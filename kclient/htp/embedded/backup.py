@@ -35,6 +35,8 @@ class BackupReport(NamedTuple):
     exact: bool
     """Whether all logs were looked at in the same moment. Else, as with an owner that tells no ends, they were looked
     at one after another within milliseconds: a log may have messages that are younger than the end of another one."""
+    lost: list[str]
+    """What the store had lost already, and the backup lacks, too: directories and segments of topics, in sentences."""
 
 
 def back_up(
@@ -89,8 +91,9 @@ class _Backup:
         database = f"{self._target}/{DATA}/{_DATABASE}"
         self._make_directory("mgr")
         self._copy_rows(database)
-        topics = list(self._moment.topics(database))
-        size = sum(file.length for topic in topics for file in topic.files)
+        found = list(self._moment.topics(database))
+        topics = [topic for topic in found if topic.files is not None]
+        size = sum(file.length for topic in topics for file in topic.files or ())
         self._copier.check_space(size)
         total(size)
         self._note_database(database)
@@ -102,8 +105,9 @@ class _Backup:
         self._copier.finish(MANIFEST, self._manifest.encode())
         manifest, moment = self._manifest, self._moment
         return BackupReport(
-            len(topics), len(manifest.files), manifest.size, moment.taken_ms, moment.in_use, moment.exact
-        )
+            len(topics), len(manifest.files), manifest.size, moment.taken_ms, moment.in_use, moment.exact,
+            [each for topic in found for each in topic.lost],
+        )  # fmt: skip
 
     def _copy_rows(self, database: str) -> None:
         try:
@@ -124,7 +128,7 @@ class _Backup:
 
     def _copy_topic(self, topic: FoundTopic) -> None:
         self._make_directory(topic.path)
-        for file in topic.files:
+        for file in topic.files or ():
             self._copy(file.source, f"{topic.path}/{file.name}", file.length, file.modified_ms)
 
     def _make_directory(self, name: str) -> None:

@@ -18,6 +18,7 @@ from kclient.htp.embedded.log import TopicLog
 from kclient.htp.embedded.recovery import Recovered, SyncCheckpoint, recover
 from kclient.htp.embedded.services import Services
 from kclient.htp.embedded.shard import called
+from kclient.htp.embedded.threads import DiskThreads
 from kclient.htp.embedded.topic import EmbeddedTopic
 from kclient.htp.errors import StorageError, StoreClosedError, UnknownTopicError
 from kclient.htp.port import (
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from kclient.htp.embedded.manager import SqliteManager
     from kclient.htp.embedded.shard import Shard
     from kclient.htp.embedded.shared import SharedByBrokers
+    from kclient.htp.embedded.watermark import Watermark
 
 _AT_ONCE: Final = 256
 """Logs that are given up in one turn of the event loop."""
@@ -59,7 +61,9 @@ class EmbeddedBroker:
         durability: `synced` or `written`.
         settings: Layout of topics that are opened without settings of their own.
         group_sync: How the syncer syncs.
+        watermark: Whether there is space for messages.
         shared: What it has in common with the other brokers of the store; closed after all of them.
+        brokers: How many these are, with this one.
     """
 
     capabilities: frozenset[str] = frozenset(
@@ -85,7 +89,9 @@ class EmbeddedBroker:
         durability: str,
         settings: TopicSettings,
         group_sync: str,
+        watermark: Watermark,
         shared: SharedByBrokers,
+        brokers: int = 1,
     ) -> None:
         self._shard = shard
         self._manager = manager
@@ -93,11 +99,12 @@ class EmbeddedBroker:
         self._settings = settings
         commits = GroupCommit(files, shard.topics_path, failed, mode=group_sync)
         self._syncer = commits.syncer
-        self._checkpoints = SyncCheckpoints(manager, shard.name, files)
-        self._leftovers = Leftovers(shard, self._checkpoints, files, self._syncer.chore)
+        self._threads = DiskThreads(brokers)
+        self._checkpoints = SyncCheckpoints(manager, shard.name, files, self._threads)
+        self._leftovers = Leftovers(shard, self._checkpoints, files, self._threads, self._syncer.chore)
         self._services = Services(
             shared.open_files, self._syncer, durability, self._checkpoints.write_soon, commits.want, shared.indexes,
-            shared.watermark,
+            watermark,
         )  # fmt: skip
         self._held: dict[int, EmbeddedTopic] = {}
         """What is open, by incarnation."""
@@ -284,7 +291,7 @@ class EmbeddedBroker:
         """
         path = self._shard.topic_path(place)
         try:
-            await thread_to_the_end(self._shard.make_topic, path)
+            await self._threads.run_to_the_end(self._shard.make_topic, path)
         except OSError as error:
             raise StorageError(f"{place.topic} cannot be opened: {error}") from error
         sealed = await self._checkpoints.seal(place, epoch, framing, new=True)
@@ -292,7 +299,7 @@ class EmbeddedBroker:
         return sealed
 
     def _hold(self, place: Place, epoch: int, log: TopicLog) -> EmbeddedTopic:
-        topic = EmbeddedTopic(place, epoch, log, self._files, self._close, self._trim)
+        topic = EmbeddedTopic(place, epoch, log, self._files, self._threads, self._close, self._trim)
         self._held[place.incarnation] = topic
         self._newest[place.topic] = place
         return topic
@@ -310,7 +317,9 @@ class EmbeddedBroker:
             return recover(self._files, path, framing, settings, sealed)
 
         try:
-            recovered = await thread_to_the_end(find)  # it cuts files, which nobody may have opened meanwhile
+            recovered = await self._threads.run_to_the_end(
+                find
+            )  # it cuts files, which nobody may have opened meanwhile
         except OSError as error:
             raise StorageError(f"{place.topic} cannot be opened: {error}") from error
         log = TopicLog(called(place), path, framing, settings, self._services, recovered, sealed)
@@ -396,7 +405,7 @@ class EmbeddedBroker:
         await self._drop(held)
         try:
             paths = [self._shard.topic_path(place) for place in places]
-            deleted = await anyio.to_thread.run_sync(self._shard.set_deleted, paths)
+            deleted = await self._threads.run(self._shard.set_deleted, paths)
         except OSError as error:
             raise StorageError(f"{len(places)} topics cannot be deleted: {error}") from error
         await self._checkpoints.remove(place.incarnation for place in places)

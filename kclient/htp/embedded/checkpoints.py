@@ -6,8 +6,6 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-import anyio.to_thread
-
 from kclient.concurrency import to_the_end
 from kclient.htp.embedded.recovery import SyncCheckpoint
 from kclient.htp.errors import FencedError, StorageError, StoreClosedError
@@ -18,6 +16,7 @@ if TYPE_CHECKING:
     from kclient.htp.embedded.log import TopicLog
     from kclient.htp.embedded.manager import SqliteManager
     from kclient.htp.embedded.services import SyncedLog
+    from kclient.htp.embedded.threads import DiskThreads
     from kclient.htp.port import Framing, Place
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -38,12 +37,14 @@ class SyncCheckpoints:
         manager: Keeps them.
         shard: Its name.
         files: The file system, which holds the index files beside them.
+        threads: Wait for the disk.
     """
 
-    def __init__(self, manager: SqliteManager, shard: str, files: Files) -> None:
+    def __init__(self, manager: SqliteManager, shard: str, files: Files, threads: DiskThreads) -> None:
         self._manager = manager
         self._shard = shard
         self._files = files
+        self._threads = threads
         self._sealing: dict[str, SyncedLog | None] = {}
         """Rows that are being sealed, each with the log of it whose checkpoint has to wait for that."""
 
@@ -137,7 +138,7 @@ class SyncCheckpoints:
         due = {log.key: log for log in logs if log.checkpoint_due and log.key is not None}
         indexes = [index for log in due.values() for index in log.indexes()]
         try:
-            await anyio.to_thread.run_sync(self._store_indexes, indexes)
+            await self._threads.run(self._store_indexes, indexes)
             if due:
                 await self._manager.commit({key: log.checkpoint().encode() for key, log in due.items()})
         except (OSError, StorageError) as error:

@@ -3,6 +3,7 @@
 format.json      {"format": 4, ...}: the version of everything below
 mgr/mgr.db       domains, topics, values, leases (SQLite)
 brk-0/lock       locked by the owner, whose process id it holds
+brk-0/store.json whose shard it is
 brk-0/topics/    a directory per topic: NAME.INCARNATION, for people and for the program
 brk-1/           the next shard, if there are several (`shard.py`)
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
+import sqlite3
 import threading
 import weakref
 from collections.abc import Callable
@@ -22,8 +23,9 @@ from typing import Final
 from kclient.htp.brokers import FIRST_BROKER, broker_names
 from kclient.htp.embedded.copying import UNFINISHED
 from kclient.htp.embedded.files import Files, SyncPoint
-from kclient.htp.embedded.shard import LOCK_FILE, Shard
-from kclient.htp.errors import FormatVersionError, StoreClosedError
+from kclient.htp.embedded.shard import LOCK_FILE, Shard, shard_number
+from kclient.htp.embedded.space import opening_error
+from kclient.htp.errors import FormatVersionError, StorageError, StoreClosedError
 from kclient.htp.rows import parse_object, whole
 
 FORMAT: Final = 4
@@ -52,9 +54,9 @@ def _with_bindings(_files: Files, _path: str) -> None:
 MIGRATIONS: Final[dict[int, Callable[[Files, str], None]]] = {1: _read_as_it_is, 2: _by_the_manager, 3: _with_bindings}
 """From each older version, the function that makes of it the next one."""
 
-SHARD: Final = re.compile(r"brk-(\d+)")
-"""What the directories of shards are called."""
 _FORMAT_FILE: Final = "format.json"
+_NOTHING: Final = frozenset({LOCK_FILE, "lost+found"})
+"""What is in a shard that nobody has used."""
 
 
 def is_data_directory(path: str) -> bool:
@@ -92,6 +94,7 @@ class DataDirectory:
         Raises:
             FormatVersionError: If a newer version wrote it, or it holds something else.
             LockedError: If another process, or this one, has it open.
+            StorageError: If an older version wrote it, and its database is damaged.
             StoreClosedError: If it was closed meanwhile: an event loop that ends leaves its threads behind.
             OSError: If the file system refuses.
         """
@@ -127,8 +130,8 @@ class DataDirectory:
 
     def _present(self) -> int:
         """How many shards there are; one that lies between others was lost, and counts."""
-        found = map(SHARD.fullmatch, self._files.list_directory(self.path))
-        return max((int(shard[1]) for shard in found if shard), default=0) + 1
+        numbers = map(shard_number, self._files.list_directory(self.path))
+        return max((number for number in numbers if number is not None), default=0) + 1
 
     def close(self) -> None:
         """Give up the locks, or do not let `open` take them any more."""
@@ -158,7 +161,7 @@ class DataDirectory:
         if _FORMAT_FILE in names:
             return
         for name in names:
-            if name != "mgr" and not name.endswith(".tmp") and not SHARD.fullmatch(name):
+            if name != "mgr" and not name.endswith(".tmp") and shard_number(name) is None:
                 raise FormatVersionError(
                     f"{self.path} is no data directory of kclient (it holds {name}): name one that is empty, or new"
                 )
@@ -185,22 +188,43 @@ class DataDirectory:
                 "use a newer one (pip install --upgrade htp-kclient)"
             )
         self.found_format = version
+        if version < FORMAT:
+            self._check_database()
         while version < FORMAT:
             MIGRATIONS[version](self._files, self.path)
             version += 1
             self._write_format(path, version)
 
+    def _check_database(self) -> None:
+        """Before the format rises, from which on no older version opens the directory: else it would for nothing."""
+        database = f"{self.manager_path}/mgr.db"
+        if not self._files.exists(database):
+            return  # what has begun, and held nothing yet
+        try:
+            with contextlib.closing(sqlite3.connect(database)) as connection:
+                found = [row[0] for row in connection.execute("PRAGMA integrity_check(5)")]
+        except sqlite3.DatabaseError as error:
+            raise opening_error(database, error, str(error)) from error
+        if found != ["ok"]:
+            raise StorageError(
+                f"{database} is damaged: {'; '.join(found)}. Nothing was changed; restore the data directory from a "
+                "backup, or open it with the version that wrote it"
+            )
+
     def _create_format(self, path: str) -> None:
         names = self._files.list_directory(self.path)
         self._refuse_unfinished(names)  # it may have begun since: now the shard is here, and keeps it from that
-        # an opening that was broken off leaves a shard with its lock, and nothing else
-        others = [name for name in names if name == "mgr" or SHARD.fullmatch(name)]
-        if others != [FIRST_BROKER] or self._files.list_directory(f"{self.path}/{FIRST_BROKER}") != [LOCK_FILE]:
+        # an opening that was broken off leaves a shard with its lock, and nothing else; a new disk may be mounted there
+        shards = [name for name in names if shard_number(name) is not None]
+        if "mgr" in names or not all(map(self._is_empty, shards)):
             raise FormatVersionError(
                 f"{self.path} holds messages, but {_FORMAT_FILE}, which tells their format, is missing: "
                 "restore it from a backup"
             )
         self._write_format(path, FORMAT)
+
+    def _is_empty(self, shard: str) -> bool:
+        return _NOTHING.issuperset(self._files.list_directory(f"{self.path}/{shard}"))
 
     def _write_format(self, path: str, version: int) -> None:
         content = json.dumps({"format": version, "what": "data directory of kclient's embedded HTP"})

@@ -113,6 +113,10 @@ class Files:
         """Bytes that may still be written in a directory, as far as its file system says so; very many if not."""
         return space_in(directory)
 
+    def file_system(self, directory: str) -> int:
+        """The number of the file system that holds a directory: two of the same number share their space."""
+        return os.stat(directory).st_dev  # noqa: PTH116
+
     def open_directory(self, path: str) -> int:
         """Open a directory, to sync it or its file system."""
         return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -23,7 +23,7 @@ from kclient.htp.embedded.listing import StoredMessage, stored_messages
 from kclient.htp.embedded.reading import scan
 from kclient.htp.embedded.recovery import SET_ASIDE, SyncCheckpoint
 from kclient.htp.embedded.segment import Segment, base_of
-from kclient.htp.embedded.shard import Shard, called, topic_directory
+from kclient.htp.embedded.shard import OWNER_FILE, Shard, called, owner_of, topic_directory
 from kclient.htp.embedded.sharing import check_data_directory, locks_shared, shards_of
 from kclient.htp.embedded.tables import bindings, counter, entries, topic_infos, topics
 from kclient.htp.errors import StorageError, UnknownFramingError
@@ -71,7 +71,7 @@ class Inspection:
         """The topics that the manager knows, at each broker that they are bound to, by incarnation."""
         self.findings: list[Finding] = []
         """What is wrong with the manager's database."""
-        self._last = 0
+        self._last = self._store = 0
         self._opened = ExitStack()
         self._manager: Connection | None = None
 
@@ -113,6 +113,7 @@ class Inspection:
             for info in topic_infos(self._manager.execute(select(topics)), further):
                 self.places |= {place.incarnation: place for place in info.places}
             self._last = counter(self._manager, "incarnation")
+            self._store = counter(self._manager, "store")
         except DatabaseError as raised:
             raise StorageError(
                 f"{self.path}/mgr/mgr.db is damaged: restore it from a backup ({raised.orig})"
@@ -134,6 +135,7 @@ class Inspection:
     def directories(self) -> Iterator[Finding]:
         """Directories of messages that the manager knows nothing of, and what deletions have left."""
         for shard in shards_of(self.path):
+            yield from self._owner(shard)
             folder = f"{self.path}/{shard}/topics"
             for name in _names(folder):
                 number, where = Shard.incarnation_of(name), f"{shard}/topics/{name}"
@@ -145,6 +147,15 @@ class Inspection:
                     yield error(where, "holds messages of a topic that the manager has never heard of")
                 elif number not in self.places:
                     yield note(where, "holds messages of no topic: the next start sets it aside")
+
+    def _owner(self, shard: str) -> Iterator[Finding]:
+        """Whether a shard is another store's, or another of this one; a copy may not tell."""
+        with suppress(FileNotFoundError, ValueError):
+            store, name = owner_of(Path(self.path, shard, OWNER_FILE).read_bytes())
+            if store != self._store:
+                yield error(shard, "belongs to another store than mgr: no gateway opens this directory")
+            elif name != shard:
+                yield error(shard, f"holds what {name} keeps: no gateway opens this directory")
 
     def messages(self, place: Place) -> Iterator[StoredMessage]:
         """The messages of a topic at a broker, one by one; where its checkpoint is damaged, as if there were none.
@@ -236,16 +247,9 @@ class _TopicReader:
         return TopicReport(self._place, len(bases), self._messages, self._size, self._findings)
 
     def _compare_beginning(self, bases: list[int]) -> None:
-        checkpoint, where = self._checkpoint, called(self._place)
-        if not bases and 0 <= checkpoint.start < checkpoint.next:
-            what = f"its files are missing: it had the messages from {checkpoint.start} to {checkpoint.next - 1}"
-            self._findings.append(error(where, what))
-        elif bases and 0 <= checkpoint.start < bases[0] and not checkpoint.bare:
-            what = f"the messages from {checkpoint.start} to {bases[0] - 1} are missing"
-            self._findings.append(error(where, what))
-        if bases and checkpoint.filled and checkpoint.segment not in bases:
-            what = "is missing, and held messages that were synced"
-            self._findings.append(error(f"{where}: {self._file(checkpoint.segment)}", what))
+        where = called(self._place)
+        for segment, what in self._checkpoint.lost(bases):
+            self._findings.append(error(where if segment is None else f"{where}: {self._file(segment)}", what))
 
     def _compare_end(self, bases: list[int]) -> None:
         lost, start = self._checkpoint.next, self._checkpoint.start  # what was trimmed may have come back: no loss

@@ -7,9 +7,6 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-import anyio.to_thread
-
-from kclient.concurrency import thread_to_the_end
 from kclient.htp.embedded.links import remove_left_behind
 from kclient.htp.errors import StorageError
 
@@ -17,6 +14,7 @@ if TYPE_CHECKING:
     from kclient.htp.embedded.checkpoints import SyncCheckpoints
     from kclient.htp.embedded.files import Files
     from kclient.htp.embedded.shard import Shard
+    from kclient.htp.embedded.threads import DiskThreads
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -28,6 +26,7 @@ class Leftovers:
         shard: Whose owner this process is.
         checkpoints: Of its topics.
         files: The file system.
+        threads: Wait for the disk.
         chore: Has a function called in another thread, some time.
     """
 
@@ -36,11 +35,13 @@ class Leftovers:
         shard: Shard,
         checkpoints: SyncCheckpoints,
         files: Files,
+        threads: DiskThreads,
         chore: Callable[[Callable[[], object]], object],
     ) -> None:
         self._shard = shard
         self._checkpoints = checkpoints
         self._files = files
+        self._threads = threads
         self._chore = chore
 
     async def clear_up(self, known: Container[int], last: int) -> None:
@@ -53,7 +54,7 @@ class Leftovers:
         Raises:
             StorageError: If there are messages that the manager has never heard of, or the file system refuses.
         """
-        found = await anyio.to_thread.run_sync(self._shard.incarnations)
+        found = await self._threads.run(self._shard.incarnations)
         for path, incarnation in found.items():
             if incarnation is not None and incarnation > last:
                 raise StorageError(
@@ -71,10 +72,10 @@ class Leftovers:
         if not paths:
             return
         try:
-            empty = await anyio.to_thread.run_sync(self._empty, paths)
+            empty = await self._threads.run(self._empty, paths)
             self.remove_later(empty)  # made for a topic that was deleted meanwhile
             full = [path for path in paths if path not in empty]
-            await thread_to_the_end(self._shard.set_aside, full)
+            await self._threads.run_to_the_end(self._shard.set_aside, full)
         except OSError as error:
             raise StorageError(f"{self._shard.topics_path}: setting aside failed: {error}") from error
         for path in full:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,7 +19,16 @@ from kclient.htp.brokers import FIRST_BROKER, binding_of, check_broker
 from kclient.htp.change_tokens import check_limit, check_prefixes, parse_token, touched_by
 from kclient.htp.embedded.changes import ChangeLog
 from kclient.htp.embedded.leases import LeaseTable, check_epoch
-from kclient.htp.embedded.tables import bindings, chunks, counter, domains, next_number, topic_infos, topics
+from kclient.htp.embedded.tables import (
+    bindings,
+    chunks,
+    counter,
+    domains,
+    next_number,
+    set_counter,
+    topic_infos,
+    topics,
+)
 from kclient.htp.embedded.values import ValueTable
 from kclient.htp.embedded.writer import DatabaseWriter, Job
 from kclient.htp.errors import (
@@ -121,6 +131,18 @@ class SqliteManager:
     async def brokers(self) -> list[str]:
         """The names of the brokers that topics can be bound to."""
         return await self._do(lambda _: list(self._brokers))
+
+    async def store_number(self) -> int:
+        """The number of this store: no other one has it, but copies of this."""
+
+        def work(connection: Connection) -> int:
+            number = counter(connection, "store")
+            if not number:
+                number = secrets.randbits(62) + 1
+                set_counter(connection, "store", number)
+            return number
+
+        return await self._do(work)
 
     async def create_domain(self, domain: str) -> None:
         """Create a domain."""

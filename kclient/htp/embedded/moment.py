@@ -29,8 +29,9 @@ from kclient.htp.embedded.checkpoints import checkpoint_key
 from kclient.htp.embedded.ends import Ends, LogEnd, ask_ends
 from kclient.htp.embedded.links import HardLinks
 from kclient.htp.embedded.manifest import GREATEST_MS
-from kclient.htp.embedded.segment import INDEX_SUFFIX, base_of
-from kclient.htp.embedded.shard import Shard, topic_directory
+from kclient.htp.embedded.recovery import SyncCheckpoint
+from kclient.htp.embedded.segment import INDEX_SUFFIX, base_of, file_name
+from kclient.htp.embedded.shard import Shard, called, topic_directory
 from kclient.htp.embedded.sharing import shards_of
 from kclient.htp.errors import StorageError
 from kclient.htp.port import Place, Topic
@@ -62,7 +63,10 @@ class FoundTopic(NamedTuple):
 
     path: str
     """Below the data directory."""
-    files: list[FoundFile]
+    files: list[FoundFile] | None
+    """None where it is missing."""
+    lost: list[str]
+    """What is missing of it already, in sentences."""
 
 
 class _HoldTooLongError(Exception):
@@ -214,20 +218,33 @@ class Moment:
                         "SELECT domain, name, broker, incarnation FROM bindings ORDER BY incarnation"
                     )
                 ]
-            checkpoints = {key for (key,) in rows.execute("SELECT key FROM entries WHERE key LIKE 'brk/%'")}
+            checkpoints = dict(rows.execute("SELECT key, value FROM entries WHERE key LIKE 'brk/%'"))
         for place in places:
             for shard in [place.broker] if place.broker else self._found:
                 name, of_shard = topic_directory(place), self._found.get(shard, {})
-                files = of_shard.get(name)
-                if files is None and checkpoint_key(shard, place.incarnation) in checkpoints:
+                files, checkpoint = of_shard.get(name), checkpoints.get(checkpoint_key(shard, place.incarnation))
+                if files is None and checkpoint is not None:
                     files = of_shard.get(name + _DELETED)  # its deletion has begun, and the rows do not know it yet
-                if files is not None:
-                    yield FoundTopic(f"{shard}/topics/{name}", files)
+                if files is not None or checkpoint is not None:
+                    path = f"{shard}/topics/{name}"
+                    yield FoundTopic(path, files, list(_lost(f"{self.path}/{path}", place, files, checkpoint)))
 
     @property
     def shards(self) -> list[str]:
         """The names of the shards."""
         return list(self._found)
+
+
+def _lost(path: str, place: Place, files: list[FoundFile] | None, checkpoint: bytes | None) -> Iterator[str]:
+    """What is missing of a topic, in sentences."""
+    if files is None:  # a checkpoint is written only where there is a directory
+        yield f"{path} is missing, which holds the messages of {called(place)}"
+        return
+    with suppress(ValueError):  # a checkpoint that cannot be read tells nothing
+        known = SyncCheckpoint() if checkpoint is None else SyncCheckpoint.decode(checkpoint)
+        for segment, what in known.lost(sorted(base for file in files if (base := base_of(file.name)) is not None)):
+            file = "" if segment is None else f"/{file_name(segment)}"
+            yield f"{path}{file}, of {called(place)}: {what}"
 
 
 def _files(path: str, directory: int, links: HardLinks | None, end: LogEnd | None) -> Iterator[FoundFile]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -77,6 +78,22 @@ class SyncCheckpoint:
     def bare(self) -> bool:
         """Whether no message that is not trimmed is known to have been synced."""
         return self.next <= self.start and not self.filled
+
+    def lost(self, bases: Sequence[int]) -> Iterator[tuple[int | None, str]]:
+        """What is missing where a topic has these segments, as far as their names tell.
+
+        Args:
+            bases: Of its segments, sorted; none where the directory is missing.
+
+        Yields:
+            The segment that is missing, or None if it is not known which, and a sentence without its subject.
+        """
+        if not bases and 0 <= self.start < self.next:
+            yield None, f"its files are missing: it had the messages from {self.start} to {self.next - 1}"
+        elif bases and 0 <= self.start < bases[0] and not self.bare:
+            yield None, f"the messages from {self.start} to {bases[0] - 1} are missing"
+        if bases and self.filled and self.segment not in bases:
+            yield self.segment, "is missing, and held messages that were synced"
 
     def encode(self) -> bytes:
         """As the manager keeps it."""

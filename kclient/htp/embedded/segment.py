@@ -13,7 +13,7 @@ _SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
 
 
-def _file_name(base: int) -> str:
+def file_name(base: int) -> str:
     """The name of a segment's file: names sort as ordinals do."""
     return f"{base:020d}{_SUFFIX}"
 
@@ -51,7 +51,7 @@ class Segment:
     @property
     def path(self) -> str:
         """The file of messages."""
-        return f"{self.directory}/{_file_name(self.base)}"
+        return f"{self.directory}/{file_name(self.base)}"
 
     @property
     def index_path(self) -> str:

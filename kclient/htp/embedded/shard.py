@@ -5,22 +5,44 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import logging
 import os
 import re
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from kclient.htp.brokers import FIRST_BROKER
+from kclient.htp.brokers import FIRST_BROKER, MOST_BROKERS
 from kclient.htp.embedded.files import Files, SyncPoint
-from kclient.htp.errors import LockedError
+from kclient.htp.errors import LockedError, StorageError
 from kclient.htp.port import Place
+from kclient.htp.rows import dump, parse_object, string, whole
+
+logger: logging.Logger = logging.getLogger(__name__)
 
 LOCK_FILE: Final = "lock"
+OWNER_FILE: Final = "store.json"
+"""Says whose shard it is: `{"store": NUMBER, "broker": "brk-N"}`; earlier versions wrote none."""
+_NAME: Final = re.compile(r"brk-(0|[1-9]\d{0,2})")
 _DELETED: Final = ".deleted"
 _SET_ASIDE: Final = ".orphan"
 """The end of the name of a directory that belongs to no topic, though nobody has deleted it."""
 _READABLE: Final = 180
 """Characters of a topic's name in its directory's; what is cut off is only missed by people."""
+
+
+def shard_number(name: str) -> int | None:
+    """The number of the shard whose directory is called so; None if none is."""
+    found = _NAME.fullmatch(name)
+    return int(found[1]) if found and int(found[1]) < MOST_BROKERS else None
+
+
+def owner_of(content: bytes) -> tuple[int, str]:
+    """The store, and the broker, whose shard a file `store.json` is in. Raises `ValueError` if it does not tell."""
+    fields = parse_object(content)
+    try:
+        return whole(fields["store"]), string(fields["broker"])
+    except LookupError as error:
+        raise ValueError(f"{content[:200]!r} has no {error}") from error
 
 
 def topic_directory(place: Place) -> str:
@@ -51,6 +73,8 @@ class Shard:
         self.topics_path: str = f"{path}/{name}/topics"
         self._files = files
         self._lock: int | None = None
+        self._made: list[str] = []
+        """Directories of it that were not there."""
         self.on_fork: Callable[[], object] | None = None
         """Called in a forked child, which does not own the directory."""
 
@@ -63,7 +87,8 @@ class Shard:
             LockedError: If another process, or this one, is.
             OSError: If the file system refuses.
         """
-        self._files.make_directory(self.path)
+        if self._files.make_directory(self.path):
+            self._made.append(self.path)
         lock = os.open(f"{self.path}/{LOCK_FILE}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -101,9 +126,58 @@ class Shard:
 
     def make(self) -> None:
         """Make what is in the directory, durably; its own entry is the caller's affair."""
-        self._files.make_directory(self.topics_path)
+        if self._files.make_directory(self.topics_path):
+            self._made.append(self.topics_path)
         self._files.sync_directory(self.path, SyncPoint.SHARD)
         self._files.sync_directory(self.topics_path, SyncPoint.TOPIC)
+
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing was kept in it before: its directory was missing, or empty as that of a disk not mounted."""
+        return self.topics_path in self._made
+
+    def unmake(self) -> None:
+        """Remove what was made of a new one, and give up the lock: the next start is to find it missing again."""
+        with contextlib.suppress(OSError):
+            for directory in reversed(self._made):
+                if directory == self.path:
+                    os.unlink(f"{directory}/{LOCK_FILE}")  # noqa: PTH108
+                os.rmdir(directory)  # noqa: PTH106
+        self._made.clear()
+        self.unlock()
+
+    def check_owner(self, store: int) -> None:
+        """See to it that this is the shard of a store, and of this number there; one that does not say is, from now on.
+
+        Args:
+            store: The number of the store.
+
+        Raises:
+            StorageError: It is another one's.
+            OSError: The file system refuses.
+        """
+        path = f"{self.path}/{OWNER_FILE}"
+        content = self._files.load(path)
+        try:
+            found = owner_of(content) if content else None
+        except ValueError as error:  # its content is not synced, so that a power cut may have left none
+            logger.warning("%s cannot be read, and is written anew (%s)", path, error)
+            found = None
+        if found is None:
+            self._files.store(path, dump({"store": store, "broker": self.name}) + b"\n")
+            return
+        if found[0] != store:
+            raise StorageError(
+                f"{self.path} belongs to another store than {self.data_path}/mgr: was a wrong disk mounted there, or "
+                "mgr lost, or taken from elsewhere? Nothing was changed: put back what belongs together, as from one "
+                "backup. "
+                f"If this does, remove {path}"
+            )
+        if found[1] != self.name:
+            raise StorageError(
+                f"{self.path} holds what {found[1]} keeps: are two disks mounted in each other's place? Nothing was "
+                "changed: mount each where it was"
+            )
 
     # --- topics ---
 

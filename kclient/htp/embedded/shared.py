@@ -6,7 +6,6 @@ from kclient.concurrency import LoopHandle
 from kclient.htp.embedded.files import Files
 from kclient.htp.embedded.handles import OpenFiles
 from kclient.htp.embedded.index_memory import IndexMemory
-from kclient.htp.embedded.watermark import Watermark
 from kclient.memory_ledger import process_memory
 
 
@@ -16,14 +15,12 @@ class SharedByBrokers:
     Args:
         files: The file system.
         max_open_files: Of segments, at a time; if None, as many as the process may open and leaves to them.
-        watermark: Whether there is space for messages.
     """
 
-    def __init__(self, files: Files, max_open_files: int | None, watermark: Watermark) -> None:
+    def __init__(self, files: Files, max_open_files: int | None) -> None:
         memory, loop = process_memory(), LoopHandle()
         files.read_buffers.count_in(memory, loop)
         self._files = files
-        self.watermark: Watermark = watermark
         self.open_files: OpenFiles = OpenFiles(files, max_open_files)
         self.indexes: IndexMemory = IndexMemory(memory, loop)
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from kclient.htp.embedded.directory import FORMAT, SHARD, is_data_directory
+from kclient.htp.embedded.directory import FORMAT, is_data_directory
+from kclient.htp.embedded.shard import shard_number
 from kclient.htp.errors import FormatVersionError, LockedError
 from kclient.htp.rows import parse_object, whole
 
@@ -27,14 +28,15 @@ def check_data_directory(path: str) -> int:
         raise FormatVersionError(f"{path}/format.json is damaged: restore it from a backup ({raised})") from raised
     if version > FORMAT:
         raise FormatVersionError(
-            f"{path} is written in format {version}; this version of kclient knows formats up to {FORMAT}"
+            f"{path} is written in format {version}; this version of kclient knows formats up to {FORMAT}: "
+            "use a newer one (pip install --upgrade htp-kclient)"
         )
     return version
 
 
 def shards_of(path: str) -> list[str]:
     """The names of the shards of a data directory, sorted."""
-    return sorted(each.name for each in Path(path).iterdir() if SHARD.fullmatch(each.name))
+    return sorted(each.name for each in Path(path).iterdir() if shard_number(each.name) is not None)
 
 
 @contextmanager

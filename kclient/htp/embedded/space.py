@@ -16,6 +16,7 @@ _LEAST_BYTES: Final = 64 << 10
 """What SQLite needs to open a database, roughly: 32 KiB for the index of its write-ahead log, and some pages."""
 _SUSPECT: Final = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN})
 """Primary codes of SQLite that may stand for that, or for something else."""
+_DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
 
 def opening_error(path: str, error: BaseException, reason: str) -> StorageError:
@@ -35,6 +36,10 @@ def opening_error(path: str, error: BaseException, reason: str) -> StorageError:
         return StorageFullError(
             f"{path} cannot be opened: no space is left on its file system ({reason}). Nothing that was stored is "
             "lost: make space, and start again"
+        )
+    if not isinstance(error, OSError) and code in _DAMAGED:
+        return StorageError(
+            f"{path} is damaged ({reason}): nothing was changed; restore the data directory from a backup"
         )
     return StorageError(f"{path} cannot be opened: {reason}")
 

@@ -93,7 +93,8 @@ counters: Final = Table(
     Column("name", String, primary_key=True),
     Column("value", BigInteger, nullable=False),
 )
-"""`revision`: of the last commit; `incarnation`: of the topic created last; the log of changes has some too."""
+"""`revision`: of the last commit; `incarnation`: of the topic created last; `store`: the store's own number; the log of
+changes has some too."""
 
 _CHUNK: Final = 500
 """Keys in one statement, at most."""

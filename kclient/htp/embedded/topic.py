@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 import anyio.lowlevel
-import anyio.to_thread
 
 from kclient.htp.port import Found, Place, Pulled, SegmentInfo, TopicSettings, TopicStatus
 
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
     from kclient.htp.embedded.files import Files
     from kclient.htp.embedded.log import TopicLog
     from kclient.htp.embedded.log_reader import LogReader
+    from kclient.htp.embedded.threads import DiskThreads
     from kclient.htp.embedded.tickets import Ticket
     from kclient.types import Buffer
 
@@ -27,6 +27,7 @@ class EmbeddedTopic:
         epoch: That it was opened under.
         log: The topic's.
         files: The file system.
+        threads: Wait for the disk.
         closing: Closes this; the broker's.
         trimming: Trims the log of this; the broker's.
     """
@@ -37,6 +38,7 @@ class EmbeddedTopic:
         "_log",
         "_reader",
         "_refusal",
+        "_threads",
         "_trimming",
         "epoch",
         "place",
@@ -48,6 +50,7 @@ class EmbeddedTopic:
         epoch: int,
         log: TopicLog,
         files: Files,
+        threads: DiskThreads,
         closing: Callable[[EmbeddedTopic], Awaitable[None]],
         trimming: Callable[[EmbeddedTopic, int], Awaitable[int]],
     ) -> None:
@@ -57,6 +60,7 @@ class EmbeddedTopic:
         self._reader: LogReader | None = log.reader()
         self._refusal: Callable[[], KafkaError] | None = None
         self._files = files
+        self._threads = threads
         self._closing = closing
         self._trimming = trimming
 
@@ -112,7 +116,7 @@ class EmbeddedTopic:
             return pulled
         for request in reader.requests(position, max_bytes, max_messages):
             with request:
-                pulled = await anyio.to_thread.run_sync(request.run, self._files.read)
+                pulled = await self._threads.run(request.run, self._files.read)
             self.use()  # it may have ended meanwhile
             if pulled is not None:
                 return pulled
@@ -123,7 +127,7 @@ class EmbeddedTopic:
         await anyio.lowlevel.checkpoint()
         for request in (self._reader or self._refuse()).searches(timestamp, start):
             with request:
-                found = await anyio.to_thread.run_sync(request.run, self._files.read)
+                found = await self._threads.run(request.run, self._files.read)
             self.use()
             if found is not None:
                 return found

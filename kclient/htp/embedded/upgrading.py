@@ -41,14 +41,14 @@ def upgrade(path: str, files: Files | None = None) -> Upgraded:
     if not is_data_directory(absolute):
         raise FormatVersionError(f"{absolute} is not a data directory of kclient: it has no format.json")
     directory = DataDirectory(absolute, files or Files())
+    database = f"{directory.manager_path}/mgr.db"
+    if not Path(database).exists():  # opening it would make an empty one, in which no topic is known
+        raise StorageError(f"{database} is missing: restore the data directory from a backup")
     try:
         try:
             directory.open()
         except OSError as error:
             raise opening_error(absolute, error, str(error)) from error
-        database = f"{directory.manager_path}/mgr.db"
-        if not Path(database).exists():  # opening it would make an empty one, in which no topic is known
-            raise StorageError(f"{database} is missing: restore the data directory from a backup")
         _open_and_close(database)
     finally:
         directory.close()

@@ -1,7 +1,8 @@
 """The low watermark of disk space: with less than that left, messages are refused while rows are still written.
 
-A thread asks the file system, the oftener the nearer the watermark is, but twenty times a second at most; an append
-looks at a flag. So deletions, trims and commits have space left when messages have none any more.
+A thread for each file system that brokers lie on asks it, the oftener the nearer the watermark is, but twenty times a
+second at most; an append looks at a flag. So deletions, trims and commits have space left when messages have none any
+more.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+from collections.abc import Iterable
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
@@ -141,3 +143,44 @@ class Watermark:
         if self.low:
             return _WHILE_LOW_S
         return min(max((self._free - self._least) / _BYTES_PER_S, _SOONEST_S), _LATEST_S)
+
+
+class Watermarks:
+    """The watermark of each file system that holds directories of brokers.
+
+    Args:
+        files: The file systems.
+        data: The data directory.
+        least: Bytes below which messages are refused; 0 for never.
+    """
+
+    def __init__(self, files: Files, data: str, least: int) -> None:
+        self._files = files
+        self._data = data
+        self._least = least
+        self._by_system: dict[int, Watermark] = {}
+        self._by_directory: dict[str, Watermark] = {}
+
+    def start(self, directories: Iterable[str]) -> None:
+        """Begin to look at the file systems of these directories; blocks for the first time."""
+        for directory in (self._data, *directories):
+            system = self._files.file_system(directory)
+            watermark = self._by_system.get(system)
+            if watermark is None:
+                watermark = self._by_system[system] = Watermark(self._files, directory, self._least)
+                watermark.start()
+            self._by_directory[directory] = watermark
+
+    @property
+    def of_data(self) -> Watermark:
+        """That of the data directory, whether or not a broker lies there."""
+        return self._by_directory[self._data]
+
+    def of(self, directory: str) -> Watermark:
+        """That of a directory which was named at the start."""
+        return self._by_directory[directory]
+
+    def stop(self) -> None:
+        """Look no more; blocks until the threads have ended."""
+        for watermark in self._by_system.values():
+            watermark.stop()

@@ -379,3 +379,35 @@ async def _serve(data: Path) -> None:
 def test_a_restored_store_goes_on(backup: Path, tmp_path: Path) -> None:
     restore(str(backup), str(tmp_path / "restored"))
     anyio.run(_serve, tmp_path / "restored")
+
+
+# --- what the store has lost before ---
+
+
+@pytest.mark.parametrize("in_use", [False, True])
+@pytest.mark.parametrize("what", ["directory", "segments"])
+def test_what_is_missing_is_told(
+    data: Path, tmp_path: Path, what: str, in_use: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And the backup is kept: what it has may be all that is left."""
+    lost, kept = sorted((data / "brk-0" / "topics").iterdir())
+    if what == "directory":
+        shutil.rmtree(lost)
+    else:
+        for segment in lost.iterdir():
+            segment.unlink()
+
+    async def take() -> int:
+        async with running(f"embedded:{data}"):
+            return await anyio.to_thread.run_sync(run, ["store", "backup", str(data), str(tmp_path / "backup")])
+
+    code = anyio.run(take) if in_use else run(["store", "backup", str(data), str(tmp_path / "backup")])
+    assert code == 1
+    told = capsys.readouterr().err
+    assert f"{data}/brk-0/topics/{lost.name}" in told.replace("\n", "")
+    assert "missing" in told
+    assert "Keep the older backups" in told
+    assert kept.name not in told
+    restore(str(tmp_path / "backup"), str(tmp_path / "restored"))
+    assert {each.name for each in (tmp_path / "restored" / "brk-0" / "topics").iterdir()} >= {kept.name}
+    assert (tmp_path / "restored" / "brk-0" / "topics" / lost.name).exists() is (what == "segments")

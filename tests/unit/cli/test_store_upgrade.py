@@ -10,7 +10,7 @@ import pytest
 
 from kclient.cli.app import run
 from kclient.gateway.rows.inspection import RowInspection
-from kclient.htp import open_store
+from kclient.htp import StorageError, open_store
 from kclient.htp.embedded.directory import FORMAT
 from kclient.htp.framings import find_framing
 from kclient.htp.rows import scan_pages
@@ -108,5 +108,21 @@ def test_a_database_that_cannot_be_used(damage: str, tmp_path: Path, capsys: pyt
     else:
         database.write_bytes(b"nothing" * 1000)
     assert run(["store", "upgrade", str(data)]) == 1
-    assert "mgr.db is missing: restore" in (told := capsys.readouterr().err) or "cannot be opened" in told
+    told = "mgr.db is missing: restore" if damage == "missing" else "mgr.db is damaged (file is not a database)"
+    assert told in capsys.readouterr().err
+    assert format_of(data) == 2, "the version that wrote it still opens it"
     assert damage == "garbage" or not database.exists()
+
+
+def test_nor_does_a_gateway_raise_the_format_of_a_damaged_database(tmp_path: Path) -> None:
+    data = unpack(2, tmp_path)
+    with (data / "mgr" / "mgr.db").open("r+b") as database:
+        database.seek(4096)
+        database.write(b"nothing" * 500)
+
+    async def begin() -> None:
+        with pytest.raises(StorageError, match=r"mgr\.db is damaged.*[Nn]othing was changed"):
+            await open_store(f"embedded:{data}").__aenter__()
+
+    anyio.run(begin)
+    assert format_of(data) == 2

@@ -126,3 +126,85 @@ def test_processes_side_by_side_make_one_table(tmp_path: Path) -> None:
     )
     assert done.code == 0, done.output
     assert done.rows()["trimming", "required"] == (6, 0, PASSED)
+
+
+# --- what hangs, or raises what nobody expects ---
+
+TROUBLED = """
+import threading, time
+from contextlib import suppress
+import anyio
+from kclient.htp import memory
+from kclient.htp.memory import MemoryStore, open_memory
+from kclient.htp.memory.manager import MemoryManager
+from kclient.htp.memory.topic import MemoryTopic
+
+status, create_domain, aclose = MemoryTopic.status, MemoryManager.create_domain, MemoryStore.aclose
+
+class Odd(BaseException):
+    pass
+
+async def blocks(self, *args, **options):
+    threading.Event().wait()
+
+async def hangs(self, *args, **options):
+    await anyio.sleep(10**6)
+
+async def is_stubborn(self, *args, **options):
+    while True:
+        with suppress(BaseException):
+            await anyio.sleep(10**6)
+
+async def raises(self, *args, **options):
+    raise Odd("nobody knows this one")
+
+async def closes_never(self):
+    await aclose(self)
+    await anyio.sleep(10**6)
+"""
+
+
+@pytest.mark.parametrize(
+    ("trouble", "told"),
+    [
+        ("MemoryTopic.status = blocks", "could not be cancelled"),
+        pytest.param("MemoryTopic.status = hangs", "TimeoutError", marks=pytest.mark.slow),
+        pytest.param("MemoryTopic.status = raises", "nobody knows this one", marks=pytest.mark.slow),
+        ("MemoryManager.create_domain = blocks", "could not be cancelled"),
+        pytest.param("MemoryManager.create_domain = hangs", "TimeoutError", marks=pytest.mark.slow),
+        pytest.param("MemoryManager.create_domain = raises", "nobody knows this one", marks=pytest.mark.slow),
+        pytest.param("MemoryTopic.status = is_stubborn", "could not be cancelled", marks=pytest.mark.slow),
+    ],
+)
+def test_a_backend_in_trouble_fails_and_the_run_ends(trouble: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "troubled.py").write_text(f"{TROUBLED}\n{trouble}\n")
+    tests = "asyncio and (test_the_buffer_may_be_used_again or test_a_domain_is_made_once)"
+    done = run_contract(
+        "troubled:store", tmp_path, "-k", tests, "--htp-timeout", "1",
+        schemes={"troubled": "troubled:open_memory"}, paths=(tmp_path,),
+    )  # fmt: skip
+    assert done.code == 1, done.output
+    assert told in done.output
+    assert "sending (required)" in done.output.partition("It does not do what it claims:")[2]
+
+
+@pytest.mark.parametrize(
+    ("trouble", "told"),
+    [
+        pytest.param(
+            "MemoryStore.aclose = closes_never",
+            "it was not opened, asked and closed within 1 seconds",
+            marks=pytest.mark.slow,
+        ),
+        ("MemoryStore.__aenter__ = blocks", "it was not opened, asked and closed within 1 seconds"),
+        pytest.param("MemoryStore.__aenter__ = raises", "nobody knows this one", marks=pytest.mark.slow),
+    ],
+)
+def test_a_store_that_hangs_where_it_is_opened_ends_the_run(trouble: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "troubled.py").write_text(f"{TROUBLED}\n{trouble}\n")
+    done = run_contract(
+        "troubled:store", tmp_path, "-k", "test_a_domain", "--htp-timeout", "1",
+        schemes={"troubled": "troubled:open_memory"}, paths=(tmp_path,),
+    )  # fmt: skip
+    assert done.code == 4, done.output
+    assert told in done.output

@@ -9,11 +9,24 @@ import sqlite3
 import threading
 from pathlib import Path
 
+import anyio
 import pytest
 
-from kclient.htp import LockedError, Place, StorageError, Store, StoreClosedError, Topic, UnknownTopicError, open_store
+from kclient.htp import (
+    FormatVersionError,
+    LockedError,
+    Place,
+    StorageError,
+    Store,
+    StoreClosedError,
+    Topic,
+    UnknownTopicError,
+    open_store,
+)
 from kclient.htp.embedded.directory import FORMAT, DataDirectory
 from kclient.htp.embedded.files import Files
+from kclient.htp.embedded.inspection import Inspection
+from kclient.htp.findings import Finding
 from tests.unit.htp.plain_messages import FRAMING, message, payloads
 
 pytestmark = pytest.mark.anyio
@@ -143,3 +156,112 @@ def test_a_directory_that_is_closed_meanwhile_takes_no_further_lock(data: Path) 
         directory.open()
     with (data / "brk-0" / "lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+class _Hanging(Files):
+    """The disk of one broker hangs, where a log is opened, until it is told to go on."""
+
+    def __init__(self, shard: str) -> None:
+        super().__init__()
+        self.go_on = threading.Event()
+        self._shard = f"/{shard}/topics/"
+
+    def list_directory(self, path: str) -> list[str]:
+        if self._shard in path:
+            self.go_on.wait()
+        return super().list_directory(path)
+
+
+async def test_a_broker_whose_disk_hangs_takes_no_thread_from_the_others(data: Path) -> None:
+    names = [Topic("d", f"t{number}") for number in range(60)]
+    async with open_store(f"embedded:{data}?brokers=2") as store:
+        await store.manager.create_domain("d")
+        for name in names:
+            await store.manager.create_topic(name, broker="brk-0")
+            for broker in ("brk-0", "brk-1"):
+                topic = await store.broker.open(await store.manager.bind(name, broker), FRAMING, epoch=1)
+                await (await topic.send([message(0, broker.encode())])).synced()
+    files = _Hanging("brk-1")
+    async with open_store(f"embedded:{data}", files=files) as store, anyio.create_task_group() as tasks:
+        try:
+            for name in names:
+                healthy, hanging = (await store.manager.describe_topic(name)).places
+                tasks.start_soon(content, store, hanging)
+                with anyio.fail_after(20):
+                    assert await content(store, healthy) == [b"brk-0"]
+        finally:
+            files.go_on.set()
+
+
+@pytest.mark.parametrize("how", ["missing", "not mounted"])
+@pytest.mark.parametrize("number", [0, 1])
+async def test_a_shard_amid_the_others_that_is_missing(data: Path, number: int, how: str) -> None:
+    """As where a disk was not mounted: an empty one that is used in its place would hide what is in it."""
+    places = await fill(data)
+    shutil.move(data / f"brk-{number}", data.parent / "kept")
+    if how == "not mounted":
+        (data / f"brk-{number}").mkdir()
+    for _ in range(2):
+        with pytest.raises(StorageError, match=rf"brk-{number} is missing or empty.*mount its disk.*brokers=3"):
+            await open_store(f"embedded:{data}").__aenter__()
+        assert (data / f"brk-{number}").exists() is (how == "not mounted")
+    async with open_store(f"embedded:{data}?brokers=3") as store:
+        assert await content(store, places[2]) == [b"brk-2"]
+        with pytest.raises(StorageError, match=r"which holds its messages, is missing"):
+            await store.broker.open(places[number], FRAMING, epoch=1)
+    shutil.rmtree(data / f"brk-{number}")
+    shutil.move(data.parent / "kept", data / f"brk-{number}")
+    async with open_store(f"embedded:{data}") as store:
+        assert await content(store, places[number]) == [b"brk-%d" % number]
+
+
+def findings(data: Path) -> list[Finding]:
+    with Inspection(str(data), FRAMING.name) as inspection:
+        return list(inspection.directories())
+
+
+async def test_a_shard_of_another_store(data: Path, tmp_path: Path) -> None:
+    """Its topics have the same names and numbers: nothing else would tell."""
+    await fill(data, 2)
+    other = tmp_path / "other"
+    await fill(other, 2)
+    shutil.rmtree(data / "brk-1")
+    shutil.copytree(other / "brk-1", data / "brk-1", ignore=shutil.ignore_patterns("*.sock"))
+    with pytest.raises(StorageError, match=r"brk-1 belongs to another store than .*mgr: was a wrong disk mounted"):
+        await open_store(f"embedded:{data}").__aenter__()
+    assert [each.where for each in findings(data)] == ["brk-1"]
+    (data / "brk-1" / "store.json").write_bytes(b"")  # as a power cut may leave it
+    async with open_store(f"embedded:{data}"):
+        pass
+
+
+async def test_shards_in_each_others_place(data: Path) -> None:
+    places = await fill(data)
+    for source, target in (("brk-1", "kept"), ("brk-2", "brk-1"), ("kept", "brk-2")):
+        (data / source).rename(data / target)
+    assert [each.where for each in findings(data)] == ["brk-1", "brk-2"]
+    with pytest.raises(StorageError, match="brk-1 holds what brk-2 keeps: are two disks mounted in each other's place"):
+        await open_store(f"embedded:{data}").__aenter__()
+    for source, target in (("brk-1", "kept"), ("brk-2", "brk-1"), ("kept", "brk-2")):
+        (data / source).rename(data / target)
+    async with open_store(f"embedded:{data}") as store:
+        assert await content(store, places[1]) == [b"brk-1"]
+
+
+async def test_disks_may_be_mounted_before_the_first_start(data: Path) -> None:
+    for name in ("brk-0", "brk-1"):
+        (data / name / "lost+found").mkdir(parents=True)
+    places = await fill(data, 3)
+    async with open_store(f"embedded:{data}") as store:
+        assert await content(store, places[1]) == [b"brk-1"]
+    (data / "format.json").unlink()
+    with pytest.raises(FormatVersionError, match=r"holds messages, but format\.json.*is missing"):
+        await open_store(f"embedded:{data}").__aenter__()
+
+
+@pytest.mark.parametrize("name", ["brk-20251126", "brk-256", "brk-01", "brk-1.old"])
+async def test_what_is_only_called_like_a_shard(data: Path, name: str) -> None:
+    await fill(data, 2)
+    shutil.copytree(data / "brk-0", data / name)
+    async with open_store(f"embedded:{data}") as store:
+        assert await store.manager.brokers() == ["brk-0", "brk-1"]

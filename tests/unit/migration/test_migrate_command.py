@@ -140,3 +140,19 @@ def test_a_topic_that_is_not_there(source: GatewayProcess, tmp_path: Path, capsy
     assert run(["migrate", "run", "nothing", "--from", source.bootstrap, "--to", f"embedded:{tmp_path / 'store'}"]) == 2
     assert "there is no topic nothing at the source" in capsys.readouterr().err
     assert not (tmp_path / "store").exists()
+
+
+def test_options_of_the_store_may_follow_its_address(source: GatewayProcess, tmp_path: Path) -> None:
+    fill(source.bootstrap, 10)
+    both = "--from", source.bootstrap, "--to", f"embedded:{tmp_path / 'store'}?brokers=2&min_free_bytes=1000"
+    for arguments in (
+        ["plan"],
+        ["run", "--until-caught-up"],
+        ["plan"],
+        ["verify"],
+        ["cutover", "--quiet-seconds", "0"],
+    ):
+        done = command(arguments[0], *both, *arguments[1:])
+        assert done.returncode == 0, done.stderr
+    assert f"kclient gateway --data {tmp_path / 'store'} --listen HOST:PORT" in done.stdout
+    assert (tmp_path / "store" / "brk-1").is_dir()

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from kclient.errors import KafkaError
+from kclient.migration.offsets import Moved, OffsetsMoved, move_offsets
+from kclient.migration.source import Bounds, Fetched
 from kclient.migration.verifying import ComparedSides, verify
 from kclient.records import CompressionType
+from kclient.types import OffsetAndMetadata, TopicPartition
 from tests.gateway_wire import batch_of, running
 from tests.unit.migration.conftest import Pair, caught_up, clients, pair
 
@@ -118,3 +124,86 @@ async def test_without_records_only_the_ranges_are_compared() -> None:
             await side.append("flights", batch_of(value))
         assert (await compared(source, other.address, records=False)).failures == []
         assert len((await compared(source, other.address)).failures) == 1
+
+
+@pytest.mark.parametrize("told", [0, 2])
+@pytest.mark.parametrize("side", ["source", "store"])
+async def test_who_answers_nothing_for_a_while_has_not_lost_anything(
+    htp: str, side: str, told: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A leader that finds out what it has answers fetches without news, and does not tell where it ends."""
+    async with pair() as source, running(htp) as (target, _):
+        await source.wire.create("flights")
+        await source.wire.produce("flights", batch_of(b"a", b"b"))
+        async with source.mirroring(target) as mirror:
+            await caught_up(mirror)
+        async with source.source() as theirs, clients(htp) as ours:
+            quiet = theirs if side == "source" else ours
+            fetch, bounds, answers = quiet.fetch, quiet.bounds, [b""] * 7
+
+            async def fetches(node_id: int, offsets: Any, *args: Any, **options: Any) -> dict[TopicPartition, Fetched]:
+                if answers:
+                    answers.pop()
+                    return {tp: Fetched(None, b"", 0, told, told) for tp in offsets}
+                return await fetch(node_id, offsets, *args, **options)
+
+            async def asked(partitions: Any, **options: Any) -> dict[TopicPartition, Bounds]:
+                found = await bounds(partitions, **options)
+                return found if len(answers) in (0, 7) else {tp: Bounds(0, 0, 0) for tp in found}
+
+            monkeypatch.setattr(quiet, "fetch", fetches)
+            monkeypatch.setattr(quiet, "bounds", asked)
+            found = await verify(theirs, ours, (await theirs.topics()).values())
+            assert (found.failures, [each.records for each in found.partitions]) == ([], [2])
+            assert answers == []
+
+            answers += [b""] * 100
+            monkeypatch.setattr(quiet, "bounds", bounds)
+            if told == 2:
+                return  # it says itself that there is nothing
+            with pytest.raises(
+                KafkaError, match="flights-0: nothing is answered from offset 0 up to 2, though it ends"
+            ):
+                await verify(theirs, ours, (await theirs.topics()).values())
+
+
+async def test_what_was_deleted_at_the_source_goes_in_the_store_too(htp: str) -> None:
+    """Unless others have committed it there: that is told only."""
+    async with pair() as source, running(htp) as (target, _):
+        await source.wire.create("flights", 2)
+        for partition in range(2):
+            await source.wire.produce("flights", batch_of(b"a", b"b"), partition)
+        async with source.mirroring(target) as mirror:
+            await caught_up(mirror)
+        async with source.source() as theirs, clients(htp) as ours:
+            both = {TopicPartition("flights", number): OffsetAndMetadata(1) for number in range(2)}
+            for group in ("whole", "part", "went on"):
+                await theirs.alter_group_offsets(group, both)
+            await ours.alter_group_offsets("of the store", both)
+            moved: Moved = {}
+
+            async def move() -> OffsetsMoved:
+                return await move_offsets(theirs, ours, {"flights": 2}, lambda _: 100, moved)
+
+            assert (await move()).moved == 6
+            assert ((await move()).same, len(moved)) == (6, 6)
+            await theirs.delete_groups(["whole"])
+            await theirs.delete_group_offsets("part", [TopicPartition("flights", 1)])
+            await theirs.delete_groups(["went on"])
+            await ours.alter_group_offsets("went on", {TopicPartition("flights", 0): OffsetAndMetadata(2)})
+            assert (await move()).deleted == 4
+            assert (await move()).deleted == 0
+            left = {group: await ours.list_group_offsets(group) for group in ("part", "went on", "of the store")}
+            assert {group: sorted(tp.partition for tp in offsets) for group, offsets in left.items()} == {
+                "part": [0],
+                "went on": [0],
+                "of the store": [0, 1],
+            }
+            assert await ours.list_group_offsets("whole") == {}
+            found = await verify(theirs, ours, (await theirs.topics()).values())
+            assert found.failures == []
+            assert [note.partition(":")[0] for note in found.notes] == [
+                "group of the store has committed 1 of flights-0 in the store, nothing at the source",
+                "group of the store has committed 1 of flights-1 in the store, nothing at the source",
+                "group went on has committed 2 of flights-0 in the store, nothing at the source",
+            ]
