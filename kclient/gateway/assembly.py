@@ -8,6 +8,7 @@ from functools import partial
 
 from kclient.concurrency import TaskHandle, loop_soon
 from kclient.gateway.access import Access
+from kclient.gateway.change_feed import ChangeFeed
 from kclient.gateway.clock import Clock
 from kclient.gateway.config import BrokerConfig, TopicConfig
 from kclient.gateway.dynamic_config import DynamicConfig
@@ -35,6 +36,7 @@ from kclient.gateway.handlers.topics import CreatePartitionsHandler, CreateTopic
 from kclient.gateway.identity import Identity
 from kclient.gateway.leadership import Leadership
 from kclient.gateway.mapping import Mapping
+from kclient.gateway.membership import ClusterView
 from kclient.gateway.opening_ahead import Opener
 from kclient.gateway.ownership import HeldLease
 from kclient.gateway.partition_stores import PartitionStores, shared_store
@@ -91,11 +93,17 @@ class Assembly:
     producer_ids: ProducerIds
     retention: Retention
     opener: Opener
+    cluster: ClusterView
+    """The other gateways."""
+    feed: ChangeFeed
+    """What they change."""
     table: HandlerTable
     requests: RequestServer
 
     async def load(self) -> None:
         """Read what is stored, and finish what the last run left half done."""
+        await self.feed.begin()
+        await self.cluster.read_all()
         await self.catalogue.load()
         await self.partitions.load()
         await self.groups.start()
@@ -110,6 +118,7 @@ async def assemble(
     lease: HeldLease,
     identity: Identity,
     leadership: Leadership,
+    cluster: ClusterView,
     memory: MemoryPart,
     spawn: Spawn,
 ) -> Assembly:
@@ -123,6 +132,7 @@ async def assemble(
         lease: Under which the gateway serves the store.
         identity: Who it is.
         leadership: What it leads.
+        cluster: The other gateways.
         memory: What it holds.
         spawn: Starts a task of the gateway.
 
@@ -222,6 +232,8 @@ async def assemble(
         producer_ids=producer_ids,
         retention=retention,
         opener=Opener(topics, partitions, clock),
+        cluster=cluster,
+        feed=ChangeFeed(manager, [cluster]),
         table=table,
         requests=RequestServer(table, lease, identity, clock),
     )

@@ -31,6 +31,7 @@ from kclient.errors import IllegalStateError
 from kclient.gateway.append import SUCCESSORS as APPEND_SUCCESSORS
 from kclient.gateway.append import AppendState
 from kclient.gateway.groups.states import GROUP_TABLE, GroupEvent, GroupState
+from kclient.gateway.membership.states import GATEWAY_TABLE, GatewayEvent, GatewayState
 from kclient.gateway.partition_states import PARTITION_TABLE
 from kclient.gateway.partition_states import Event as PartitionEvent
 from kclient.gateway.partition_states import State as PartitionState
@@ -67,6 +68,7 @@ MACHINES = {
     "coordinator": Machine(COORDINATOR_TABLE, CoordinatorState, CoordinatorEvent, "coordinator.md"),
     "errand": Machine(ERRAND_TABLE, ErrandState, ErrandEvent, "coordinator.md"),
     "evidence": Machine(EVIDENCE_TABLE, Evidence, AttemptOutcome, "producer.md"),
+    "gateway": Machine(GATEWAY_TABLE, GatewayState, GatewayEvent, "several-gateways.md"),
     "group": Machine(GROUP_TABLE, GroupState, GroupEvent, "groups.md"),
     "host": Machine(HOST_TABLE, HostState, HostEvent, "inprocess.md"),
     "holding": Machine(HOLDING_TABLE, HoldingState, HoldingEvent, "coordinator.md"),

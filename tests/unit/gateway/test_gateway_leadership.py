@@ -37,7 +37,7 @@ class Half:
     Units have numbers of its own, and epochs that nothing but this object knows.
     """
 
-    def __init__(self, identity: Identity, rack: str | None, _: object) -> None:
+    def __init__(self, identity: Identity, rack: str | None, *_: object) -> None:
         self._me = identity.node_id
         self._rack = rack
         self._raised: dict[Unit, int] = {}
