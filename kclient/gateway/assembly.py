@@ -13,6 +13,7 @@ from kclient.gateway.clock import Clock
 from kclient.gateway.config import BrokerConfig, TopicConfig
 from kclient.gateway.dynamic_config import DynamicConfig
 from kclient.gateway.extents import partition_store
+from kclient.gateway.followed_topics import FollowedTopics
 from kclient.gateway.groups import GroupCoordinator, group_settings
 from kclient.gateway.handlers.cluster import DescribeClusterHandler, DescribeTopicPartitionsHandler
 from kclient.gateway.handlers.configs import AlterConfigsHandler, DescribeConfigsHandler, IncrementalAlterConfigsHandler
@@ -104,6 +105,7 @@ class Assembly:
         """Read what is stored, and finish what the last run left half done."""
         await self.feed.begin()
         await self.cluster.read_all()
+        await self.dynamic.read_all()  # what has changed since they were read first
         await self.catalogue.load()
         await self.partitions.load()
         await self.groups.start()
@@ -157,7 +159,7 @@ async def assemble(
     replication_factor = config.live_int("default.replication.factor")
     catalogue = TopicCatalogue(
         topics, groups.committed, leadership, mapping,
-        manager=manager, broker=broker, lease=lease, shields=shields, spawn=spawn, flow=queue.flow(),
+        manager=manager, broker=broker, lease=lease, run=identity.run, shields=shields, spawn=spawn, flow=queue.flow(),
         resolve=partial(TopicConfig.resolve, config),
         num_partitions=config.live_int("num.partitions"), replication_factor=replication_factor,
     )  # fmt: skip
@@ -233,7 +235,7 @@ async def assemble(
         retention=retention,
         opener=Opener(topics, partitions, clock),
         cluster=cluster,
-        feed=ChangeFeed(manager, [cluster]),
+        feed=ChangeFeed(manager, [cluster, dynamic, FollowedTopics(topics, catalogue, manager)]),
         table=table,
         requests=RequestServer(table, lease, identity, clock),
     )

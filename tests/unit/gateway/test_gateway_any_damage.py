@@ -61,6 +61,7 @@ DECODERS: dict[str, tuple[bytes, Any]] = {
     "the store's checkpoint": (STORE_CHECKPOINT, SyncCheckpoint.decode),
     "a topic": (TOPIC.encode(), TopicRow.decode),
     "an intent": (INTENT.encode(), IntentRow.decode),
+    "an intent of a run": (INTENT._replace(run="6d0c").encode(), IntentRow.decode),
     "a gateway": (GATEWAY.encode(), GatewayRow.decode),
     "a unit's leader epoch": (UnitRow(3, 17).encode(), UnitRow.decode),
     "what a shared topic's index tells": (IndexedRow(7, 9).encode(), IndexedRow.decode),
