@@ -17,6 +17,8 @@ logger: logging.Logger = logging.getLogger("kclient.gateway")
 
 _WAIT_S: Final = 30.0
 """Seconds that the store is asked to wait for changes: it answers as soon as there are some."""
+_PAUSE_S: Final = 0.03
+"""Seconds between two pages: what changes many things at once, which may be this gateway, is not told of one by one."""
 _AGAIN_S: Final = 1.0
 """Seconds until a store that has failed is asked again."""
 
@@ -70,6 +72,7 @@ class ChangeFeed:
             try:
                 await self._step()
                 failed = False
+                await anyio.sleep(_PAUSE_S)
             except HtpError as error:
                 if not failed:
                     logger.warning("what other gateways change is not seen now, it is tried again: %s", error)
