@@ -185,10 +185,11 @@ async def assemble(
     producer_ids = ProducerIds(manager, lease, identity.leader_epoch, producers)
     table = HandlerTable(
         [
-            ProduceHandler(access, partitions, workers, clock, peers, appends, batches, spawn),
+            ProduceHandler(access, partitions, leadership, workers, clock, peers, appends, batches, spawn),
             FetchHandler(
                 access,
                 partitions,
+                leadership,
                 memory=memory.total,
                 max_bytes=config.live_int("fetch.max.bytes"),
                 session_slots=config.get_int("max.incremental.fetch.session.cache.slots"),
