@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import anyio
 
-from kclient.htp.errors import HtpError, TokenTooOldError
+from kclient.errors import ClosedError, KafkaError
+from kclient.htp.errors import TokenTooOldError
 
 if TYPE_CHECKING:
     from kclient.htp.port import Change, Manager
@@ -35,11 +36,11 @@ class Follower(Protocol):
         ...
 
     async def apply(self, changes: Sequence[Change]) -> None:
-        """These rows have changed, in this order. Raises `HtpError` if the store fails; then it is told again."""
+        """These rows have changed, in this order. Raises `KafkaError` if something fails; then it is told again."""
         ...
 
     async def read_all(self) -> None:
-        """Some changes are not known: compare all rows. Raises `HtpError` if the store fails; then it is told again."""
+        """Some changes are not known: compare all rows. Raises `KafkaError` if that fails; then it is told again."""
         ...
 
 
@@ -66,14 +67,16 @@ class ChangeFeed:
         self._token = (await self._manager.changes(self._prefixes)).token
 
     async def run(self) -> None:
-        """Tell the followers of changes for ever."""
+        """Tell the followers of changes, until the gateway closes."""
         failed = False
         while True:
             try:
                 await self._step()
                 failed = False
                 await anyio.sleep(_PAUSE_S)
-            except HtpError as error:
+            except ClosedError:  # what it was doing was given up
+                return
+            except KafkaError as error:
                 if not failed:
                     logger.warning("what other gateways change is not seen now, it is tried again: %s", error)
                 failed = True

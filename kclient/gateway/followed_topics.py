@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from kclient.errors import ClosedError, KafkaError
 from kclient.gateway.rows.keys import TOPICS
-from kclient.htp.errors import HtpError
 from kclient.htp.rows import scan_pages
 
 if TYPE_CHECKING:
@@ -36,12 +36,12 @@ class FollowedTopics:
         self._manager = manager
 
     async def apply(self, changes: Sequence[Change]) -> None:
-        """Rows have changed. Raises `HtpError` if it is not known what some of them say; the others are in force."""
+        """Rows have changed. Raises `KafkaError` if it is not known what some of them say; the others are in force."""
         names = {key.removeprefix(TOPICS): (value is not None, version) for key, value, version in changes}
         await self._refresh(name for name, (there, version) in names.items() if self._is_news(name, there, version))
 
     async def read_all(self) -> None:
-        """Compare all rows. Raises `HtpError` if it is not known what some of them say; the others are in force."""
+        """Compare all rows. Raises `KafkaError` if it is not known what some of them say; the others are in force."""
         there: dict[str, int] = {}
         async for page in scan_pages(self._manager, TOPICS):
             there |= {key.removeprefix(TOPICS): row.version for key, row in page.items()}
@@ -62,11 +62,13 @@ class FollowedTopics:
         return there or name in self._topics.damaged
 
     async def _refresh(self, names: Iterable[str]) -> None:
-        failure: HtpError | None = None
+        failure: KafkaError | None = None
         for name in names:
             try:
                 await self._catalogue.refresh(name)
-            except HtpError as error:  # the others do not wait for this one
+            except ClosedError:
+                raise
+            except KafkaError as error:  # the others do not wait for this one
                 failure = error
         if failure is not None:
             raise failure

@@ -9,6 +9,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from kclient.errors import ClosedError, KafkaError, KafkaStorageError
 from kclient.gateway.change_feed import ChangeFeed
 from kclient.htp import StorageError, open_store
 from kclient.htp.port import Change
@@ -44,6 +45,41 @@ async def test_a_store_that_fails_is_asked_again(url: str, monkeypatch: pytest.M
             await until(lambda: told and told[-1].value == b"4")
             group.cancel_scope.cancel()
         assert {change.key for change in told} == {"a/1"}
+
+
+@pytest.mark.parametrize("error", [KafkaStorageError("not now"), ClosedError("given up")], ids=["fails", "closes"])
+async def test_a_follower_that_fails_is_told_again_and_one_that_is_given_up_is_not(
+    url: str, monkeypatch: pytest.MonkeyPatch, error: KafkaError
+) -> None:
+    monkeypatch.setattr("kclient.gateway.change_feed._AGAIN_S", 0.001)
+    told: list[Change] = []
+
+    class Follower:
+        prefixes = ("a/",)
+        failing = True
+
+        async def apply(self, changes: Sequence[Change]) -> None:
+            if self.failing:
+                self.failing = False
+                raise error
+            told.extend(changes)
+
+        async def read_all(self) -> None:
+            raise AssertionError("nothing was forgotten")
+
+    async with open_store(url) as store:
+        feed = ChangeFeed(store.manager, [Follower()])
+        await feed.begin()
+        await store.manager.commit({"a/1": b"1"})
+        with anyio.fail_after(20):
+            if isinstance(error, ClosedError):
+                await feed.run()
+            else:
+                async with anyio.create_task_group() as group:
+                    group.start_soon(feed.run)
+                    await until(lambda: told)
+                    group.cancel_scope.cancel()
+        assert len(told) == (0 if isinstance(error, ClosedError) else 1)
 
 
 class Book:
