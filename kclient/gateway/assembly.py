@@ -8,10 +8,12 @@ from functools import partial
 
 from kclient.concurrency import TaskHandle, loop_soon
 from kclient.gateway.access import Access
+from kclient.gateway.change_feed import ChangeFeed
 from kclient.gateway.clock import Clock
 from kclient.gateway.config import BrokerConfig, TopicConfig
 from kclient.gateway.dynamic_config import DynamicConfig
 from kclient.gateway.extents import partition_store
+from kclient.gateway.followed_topics import FollowedTopics
 from kclient.gateway.groups import GroupCoordinator, group_settings
 from kclient.gateway.handlers.cluster import DescribeClusterHandler, DescribeTopicPartitionsHandler
 from kclient.gateway.handlers.configs import AlterConfigsHandler, DescribeConfigsHandler, IncrementalAlterConfigsHandler
@@ -35,6 +37,7 @@ from kclient.gateway.handlers.topics import CreatePartitionsHandler, CreateTopic
 from kclient.gateway.identity import Identity
 from kclient.gateway.leadership import Leadership
 from kclient.gateway.mapping import Mapping
+from kclient.gateway.membership import ClusterView
 from kclient.gateway.opening_ahead import Opener
 from kclient.gateway.ownership import HeldLease
 from kclient.gateway.partition_stores import PartitionStores, shared_store
@@ -91,11 +94,18 @@ class Assembly:
     producer_ids: ProducerIds
     retention: Retention
     opener: Opener
+    cluster: ClusterView
+    """The other gateways."""
+    feed: ChangeFeed
+    """What they change."""
     table: HandlerTable
     requests: RequestServer
 
     async def load(self) -> None:
         """Read what is stored, and finish what the last run left half done."""
+        await self.feed.begin()
+        await self.cluster.read_all()
+        await self.dynamic.read_all()  # what has changed since they were read first
         await self.catalogue.load()
         await self.partitions.load()
         await self.groups.start()
@@ -110,6 +120,7 @@ async def assemble(
     lease: HeldLease,
     identity: Identity,
     leadership: Leadership,
+    cluster: ClusterView,
     memory: MemoryPart,
     spawn: Spawn,
 ) -> Assembly:
@@ -123,6 +134,7 @@ async def assemble(
         lease: Under which the gateway serves the store.
         identity: Who it is.
         leadership: What it leads.
+        cluster: The other gateways.
         memory: What it holds.
         spawn: Starts a task of the gateway.
 
@@ -147,7 +159,7 @@ async def assemble(
     replication_factor = config.live_int("default.replication.factor")
     catalogue = TopicCatalogue(
         topics, groups.committed, leadership, mapping,
-        manager=manager, broker=broker, lease=lease, shields=shields, spawn=spawn, flow=queue.flow(),
+        manager=manager, broker=broker, lease=lease, run=identity.run, shields=shields, spawn=spawn, flow=queue.flow(),
         resolve=partial(TopicConfig.resolve, config),
         num_partitions=config.live_int("num.partitions"), replication_factor=replication_factor,
     )  # fmt: skip
@@ -173,10 +185,11 @@ async def assemble(
     producer_ids = ProducerIds(manager, lease, identity.leader_epoch, producers)
     table = HandlerTable(
         [
-            ProduceHandler(access, partitions, workers, clock, peers, appends, batches, spawn),
+            ProduceHandler(access, partitions, leadership, workers, clock, peers, appends, batches, spawn),
             FetchHandler(
                 access,
                 partitions,
+                leadership,
                 memory=memory.total,
                 max_bytes=config.live_int("fetch.max.bytes"),
                 session_slots=config.get_int("max.incremental.fetch.session.cache.slots"),
@@ -222,6 +235,8 @@ async def assemble(
         producer_ids=producer_ids,
         retention=retention,
         opener=Opener(topics, partitions, clock),
+        cluster=cluster,
+        feed=ChangeFeed(manager, [cluster, dynamic, FollowedTopics(topics, catalogue, manager)]),
         table=table,
         requests=RequestServer(table, lease, identity, clock),
     )

@@ -126,6 +126,11 @@ class BrokerConfig:
         for name, setting in BROKER_SETTINGS.items():
             self._values[name] = setting.parse(self._dynamic.get(name, self._static.get(name, self._default(setting))))
 
+    def allotted(self, node_id: int) -> None:
+        """The gateway has got this number, because none was given."""
+        self._static["node.id"] = str(node_id)
+        self._resolve()
+
     @property
     def dynamic(self) -> Mapping[str, str]:
         """What AlterConfigs has set, by name."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -13,12 +13,13 @@ from kclient.gateway.connection_quota import SETTINGS, LimitSettings, connection
 from kclient.gateway.rows.broker import decode_settings, encode_settings
 from kclient.gateway.rows.keys import SETTINGS as SETTINGS_KEY
 from kclient.gateway.settings import BROKER_SETTINGS
+from kclient.htp.errors import ConflictError
 
 if TYPE_CHECKING:
     from kclient.gateway.config import BrokerConfig
     from kclient.gateway.ownership import HeldLease
     from kclient.gateway.shields import Shields
-    from kclient.htp.port import Manager
+    from kclient.htp.port import Change, Manager, Versioned
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.config")
 
@@ -30,6 +31,10 @@ READ_ONLY: Final = frozenset(
     }
 )  # fmt: skip
 """Settings that only a restart changes."""
+
+
+_TRIES: Final = 10
+"""So often a change is tried that other gateways change at the same time."""
 
 
 class DynamicConfig:
@@ -55,6 +60,14 @@ class DynamicConfig:
         self.unreadable: bool = False
         """Whether settings were made that cannot be read: until new ones are, nothing may rely on them."""
 
+        self._version = 0
+        """Of the row that is in force; 0 if there is none."""
+
+    @property
+    def prefixes(self) -> tuple[str, ...]:
+        """What it follows in the log of changes."""
+        return (SETTINGS_KEY,)
+
     def on_change(self, callback: Callable[[], object]) -> None:
         """Have `callback()` called whenever settings have changed."""
         self._when_changed.append(callback)
@@ -66,10 +79,14 @@ class DynamicConfig:
     async def load(self) -> None:
         """Put the settings of earlier AlterConfigs requests in force."""
         found = (await self._manager.get([SETTINGS_KEY])).get(SETTINGS_KEY)
-        if found is None:
-            return
+        if found is not None:
+            self._read(found)
+
+    def _read(self, found: Versioned | None) -> None:
+        """Take a row over, or that there is none any more."""
+        self._version = 0 if found is None else found.version
         try:
-            values = decode_settings(found.value)
+            values = {} if found is None else decode_settings(found.value)
         except ValueError as error:
             self.unreadable = True
             logger.error(
@@ -80,7 +97,31 @@ class DynamicConfig:
             return
         known = self._going_together({name: text for name, text in values.items() if _is_known(name, text)})
         self._ignored = {name: text for name, text in values.items() if name not in known}
+        self.unreadable = False
         self._config.set_dynamic(known)
+
+    async def apply(self, _changes: Sequence[Change]) -> None:
+        """Settings have changed, maybe by another gateway: have them in force. Raises `HtpError` if the store fails."""
+        await self.read_all()
+
+    async def read_all(self) -> None:
+        """Have in force what the row says now. Raises `HtpError` if the store fails."""
+        async with self._changing:
+            await self._catch_up()
+
+    async def _catch_up(self) -> None:
+        found = (await self._manager.get([SETTINGS_KEY])).get(SETTINGS_KEY)
+        if (0 if found is None else found.version) == self._version:
+            return
+        with self._shields.shield():
+            before = dict(self._config.dynamic)
+            self._read(found)
+            if self._config.dynamic != before:
+                logger.info("another gateway has changed broker settings")
+            try:
+                await self._tell()
+            except KafkaError as error:
+                logger.error("not all topics follow changed broker settings: %s", error)
 
     def _going_together(self, values: Mapping[str, str]) -> Mapping[str, str]:
         """Those of the settings that were made earlier which go together with what this gateway was given."""
@@ -121,27 +162,49 @@ class DynamicConfig:
             InvalidConfigurationError: The settings do not go together, or name a host that is not found.
         """
         async with self._changing:
-            values = dict(change(self._config.dynamic))
-            await self._check_together(values)
-            if validate_only:
-                return
-            with self._shields.shield():
-                ignored = {name: text for name, text in self._ignored.items() if name not in names}
-                row = encode_settings({**ignored, **values})
-                await self._write(row)
-                self._ignored = ignored
-                self.unreadable = False
-                self._config.set_dynamic(values)
-                for callback in self._when_changed:
-                    callback()
-                for take_over in self._taking_over:
-                    await take_over()
+            for left in reversed(range(_TRIES)):
+                values = dict(change(self._config.dynamic))
+                await self._check_together(values)
+                if validate_only:
+                    return
+                try:
+                    with self._shields.shield():
+                        await self._alter(values, names)
+                    break
+                except ConflictError as error:
+                    if not left:
+                        raise
+                    logger.info("another gateway has changed broker settings meanwhile: %s", error)
+                    await self._catch_up()
         logger.info("broker settings changed: %s", ", ".join(f"{name}={text}" for name, text in values.items()))
 
-    async def _write(self, row: bytes) -> None:
-        """Have the store keep settings; where it fails though it has them, they are made."""
+    async def _alter(self, values: Mapping[str, str], names: Collection[str]) -> None:
+        ignored = {name: text for name, text in self._ignored.items() if name not in names}
+        self._version = await self._write(encode_settings({**ignored, **values}))
+        self._ignored = ignored
+        self.unreadable = False
+        self._config.set_dynamic(values)
+        await self._tell()
+
+    async def _tell(self) -> None:
+        """Settings have changed."""
+        for callback in self._when_changed:
+            callback()
+        for take_over in self._taking_over:
+            await take_over()
+
+    async def _write(self, row: bytes) -> int:
+        """Have the store keep settings, and return the row's version; where it fails though it has them, they are made.
+
+        Raises:
+            ConflictError: Another gateway has changed them.
+            HtpError: It failed.
+        """
         try:
-            await self._manager.commit({SETTINGS_KEY: row}, lease=self._lease.current)
+            expected = {SETTINGS_KEY: self._version}
+            return await self._manager.commit({SETTINGS_KEY: row}, expected, lease=self._lease.current)
+        except ConflictError:
+            raise
         except BaseException:  # cancelled too: whether it was written is not known
             try:
                 found = (await self._manager.get([SETTINGS_KEY])).get(SETTINGS_KEY)
@@ -153,6 +216,7 @@ class DynamicConfig:
                 found = None
             if found is None or found.value != row:
                 raise
+            return found.version
 
     async def _check_together(self, values: Mapping[str, str]) -> None:
         present = self._config.dynamic

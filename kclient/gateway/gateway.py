@@ -26,9 +26,11 @@ from kclient.gateway.leadership import SoleLeader
 from kclient.gateway.listening import advertised, listen
 from kclient.gateway.local import Presence, local_address
 from kclient.gateway.mapping import mapping_for
+from kclient.gateway.membership import ClusterView, Registration
 from kclient.gateway.metrics import Metric, MetricRegistry
 from kclient.gateway.metrics_server import MetricsServer
 from kclient.gateway.ownership import LeaseKeeper
+from kclient.gateway.rows.gateways import Endpoint
 from kclient.gateway.stores import MIN_FREE_BYTES, opened_elsewhere, own_store
 from kclient.gateway.unit_epochs import UnitEpochs
 from kclient.htp.errors import HtpError
@@ -112,8 +114,9 @@ class Gateway:
         self._background: list[TaskHandle] = []
         """Tasks that use partitions of their own accord: they end before the partitions do."""
         self._lease: LeaseKeeper | None = None
-        self._renewing: TaskHandle | None = None
-        """Renews the lease meanwhile."""
+        self._registration: Registration | None = None
+        self._renewing: list[TaskHandle] = []
+        """Renew the leases meanwhile."""
         self._ended: anyio.Event | None = None
         self._pid = 0
         """Of the process that started it and has not been warned yet; 0 if there is none."""
@@ -397,8 +400,11 @@ class Gateway:
 
     async def _let_go(self) -> None:
         try:
-            if self._lease is not None:
-                await self._lease.give_back(failed=self.failure is not None)
+            async with anyio.create_task_group() as tasks:
+                if self._registration is not None:
+                    tasks.start_soon(self._registration.give_back)
+                if self._lease is not None:
+                    await self._lease.give_back(failed=self.failure is not None)
         finally:
             if self._owned is not None:
                 await self._owned.aclose()
@@ -421,11 +427,14 @@ class Gateway:
         self._server = await self._make_server(parts)
         if self._listen is not None:
             await self._listen_first(self._listen)
+        await self._register()
         if self._presence is not None:
             await self._presence.announce(self)
         self._background = [
             self._supervisor.spawn(parts.retention.run, name="retention"),
             self._supervisor.spawn(parts.opener.run, name="open partitions"),
+            self._supervisor.spawn(parts.feed.run, name="follow changes"),
+            self._supervisor.spawn(parts.cluster.watch, name="watch other gateways"),
         ]
         logger.info(
             "gateway %d of cluster %s serves %d topics of %s on %s",
@@ -439,23 +448,39 @@ class Gateway:
 
     async def _assemble(self) -> Assembly:
         manager, broker = self._store.manager, self._store.broker
-        node_id = self._config.get_int("node.id")
         cluster_id = await cluster_id_of(manager)
+        rack = self._config.get("broker.rack")
+        rack = None if rack is None else str(rack)
+        registration = self._registration = Registration(manager, rack)
+        node_id = self._config.get_int("node.id")
+        if node_id < 0:
+            node_id = await registration.allot()
+            self._config.allotted(node_id)
         exclusive, fenced = (each in broker.capabilities for each in (CAP_EXCLUSIVE, CAP_FENCED_SENDS))
         lease = self._lease = LeaseKeeper(manager, node_id, exclusive=exclusive, fenced=fenced)
         held = await lease.take()
-        identity = Identity(node_id, cluster_id, held.current.epoch)
-        # to start may take longer than the lease lasts
-        self._renewing = self._supervisor.spawn(self._renew, lease, name="lease")
         spawn = self._supervisor.spawn
-        rack = self._config.get("broker.rack")
+        # to start may take longer than the leases last
+        self._renewing.append(spawn(self._renew, lease.renew, name="lease"))
+        await registration.take(node_id)
+        self._renewing.append(spawn(self._renew, registration.renew, name="registration"))
+        await registration.remove_others(held.current)
+        identity = Identity(node_id, cluster_id, held.current.epoch, registration.run)
         epochs = UnitEpochs(manager, held)
         await epochs.load()
-        leadership = SoleLeader(identity, None if rack is None else str(rack), epochs)
+        cluster = ClusterView(manager, node_id)
+        leadership = SoleLeader(identity, rack, epochs, cluster)
         self._memory = process_memory().part(self._config.get_int("connections.max.memory.bytes"), LoopHandle())
         return await assemble(
-            self._config, self._mapping, manager, broker, held, identity, leadership, self._memory, spawn
+            self._config, self._mapping, manager, broker, held, identity, leadership, cluster, self._memory, spawn
         )
+
+    async def _register(self) -> None:
+        """Have the other gateways tell their clients of this one."""
+        assert self._registration is not None
+        told = self._bound
+        at = {} if told is None else {told.listener: Endpoint(told.host, told.port, told.security_protocol)}
+        await self._registration.publish(at)
 
     async def _make_server(self, parts: Assembly) -> Server:
         limits = partial(LimitSettings.of, self._config)
@@ -499,9 +524,9 @@ class Gateway:
 
     # Running
 
-    async def _renew(self, lease: LeaseKeeper) -> None:
+    async def _renew(self, renew: Callable[[], Awaitable[None]]) -> None:
         # a task that holds the gateway: while it runs it is there, though nobody else holds it, and tells how it ends
-        await lease.renew()
+        await renew()
 
     def _failed(self, error: BaseException) -> None:
         if isinstance(error, ClosedError):  # a loop that ends takes the tasks with it
@@ -571,11 +596,14 @@ class Gateway:
         except HtpError as error:
             logger.warning("closing without checkpoints, the next start reads more: %s", error)
         parts.partitions.close()
-        if self._renewing is not None:
-            self._renewing.cancel()
-            await self._renewing.wait()
-        if self._lease is not None:
-            with suppress(HtpError):  # it is tried once more
+        for task in self._renewing:
+            task.cancel()
+        for task in self._renewing:
+            await task.wait()
+        with suppress(HtpError):  # it is tried once more
+            if self._registration is not None:
+                await self._registration.leave()
+            if self._lease is not None:
                 await self._lease.release()
 
 

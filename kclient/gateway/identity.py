@@ -23,6 +23,8 @@ class Identity:
     cluster_id: str
     leader_epoch: int
     """The leader epoch of every unit that has none of its own: it grows with each start of a gateway on the store."""
+    run: str
+    """Another one for each start of a gateway."""
 
     def log_fields(self) -> dict[str, object]:
         """What the log lines of this gateway carry beside their text."""

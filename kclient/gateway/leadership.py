@@ -1,7 +1,7 @@
 """Which gateway leads a partition or coordinates a group, and under which epoch: asked here, and nowhere else.
 
 Today one gateway serves a store and leads everything in it (`SoleLeader`). Handlers and tables ask a `Leadership` all
-the same, so that several gateways need another one of these and no other handlers.
+the same, so that several gateways need another one of these and no other handlers. Who else is there is `membership`'s.
 
 What is led is a *unit*, as much as the store can fence as a whole: a partition, or all partitions that share a topic of
 HTP, later a shard. Each has a leader epoch, which grows whenever its leader changes, and when its leader has it
@@ -10,7 +10,7 @@ raised.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from kclient.gateway.unit_epochs import Unit
@@ -18,6 +18,8 @@ from kclient.gateway.unit_epochs import Unit
 if TYPE_CHECKING:
     from kclient.gateway.contexts import Advertised
     from kclient.gateway.identity import Identity
+    from kclient.gateway.membership import LiveGateways
+    from kclient.gateway.rows.gateways import GatewayRow
     from kclient.gateway.topic_record import TopicRecord
     from kclient.gateway.unit_epochs import UnitEpochs
 
@@ -43,7 +45,7 @@ class Leadership(Protocol):
     """Tells who leads and coordinates what at this moment. It is asked for each request, and must not wait."""
 
     def nodes(self, advertised: Advertised) -> Sequence[GatewayNode]:
-        """All gateways, this one first.
+        """All live gateways, this one first, then by number; those without a listener of that name are left out.
 
         Args:
             advertised: The address of this one for the client that asks; those of the others are of the same listener.
@@ -115,17 +117,20 @@ class SoleLeader:
         identity: Of this gateway.
         rack: Where it stands (`broker.rack`).
         epochs: Of the units that have others than its own.
+        gateways: Who else is there. They lead nothing.
     """
 
-    def __init__(self, identity: Identity, rack: str | None, epochs: UnitEpochs) -> None:
+    def __init__(self, identity: Identity, rack: str | None, epochs: UnitEpochs, gateways: LiveGateways) -> None:
         self._leader = Leader(identity.node_id, identity.leader_epoch)
         self._rack = rack
+        self._gateways = gateways
         self._epochs = epochs
         self._own = epochs.own
 
     def nodes(self, advertised: Advertised) -> Sequence[GatewayNode]:
-        """This one."""
-        return (GatewayNode(self._leader.node_id, advertised.host, advertised.port, self._rack),)
+        """This one, and the others that have a listener of the same name."""
+        own = GatewayNode(self._leader.node_id, advertised.host, advertised.port, self._rack)
+        return own, *_of_listener(self._gateways.others, advertised.listener)
 
     @property
     def controller_id(self) -> int:
@@ -171,3 +176,11 @@ class SoleLeader:
     def coordinates(self, key: str) -> bool:
         """It does."""
         return True
+
+
+def _of_listener(gateways: Iterable[GatewayRow], listener: str) -> Iterator[GatewayNode]:
+    """The gateways that have a listener of this name, as its clients know them."""
+    for gateway in gateways:
+        at = gateway.endpoints.get(listener)
+        if at is not None:
+            yield GatewayNode(gateway.node_id, at.host, at.port, gateway.rack)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from kclient.gateway.clock import Clock
     from kclient.gateway.extents import PartitionStore
-    from kclient.gateway.leadership import Leadership
+    from kclient.gateway.leadership import Leader, Leadership
     from kclient.gateway.ownership import HeldLease
     from kclient.gateway.producer_windows import ProducerLimit
     from kclient.gateway.shields import Shields
@@ -46,6 +46,19 @@ def _while_it_runs(spawn: Callable[..., object]) -> Callable[..., object]:
             logger.debug("no task is started any more: %r", failure)
 
     return spawn_or_not
+
+
+class LedElsewhereError(NotLeaderOrFollowerError):
+    """Another gateway leads the partition.
+
+    Args:
+        message: Which one.
+        leader: The same, and its epoch.
+    """
+
+    def __init__(self, message: str, leader: Leader) -> None:
+        super().__init__(message)
+        self.leader = leader
 
 
 _OPENED: Final = frozenset({State.RESUMING, State.OPEN, State.REOPENING})
@@ -119,14 +132,14 @@ class PartitionTable:
 
         Raises:
             UnknownTopicOrPartitionError: There is none, also because the topic has gone.
-            NotLeaderOrFollowerError: Another gateway leads it.
+            LedElsewhereError: Another gateway leads it.
         """
         found = self.of(record, index)
         if found is not None:
             return found
         if 0 <= index < record.partitions and not record.gone:
-            leader = self._leadership.leader(record, index).node_id
-            raise NotLeaderOrFollowerError(f"the gateway with node.id={leader} leads {record.name}-{index}")
+            leader = self._leadership.leader(record, index)
+            raise LedElsewhereError(f"the gateway with node.id={leader.node_id} leads {record.name}-{index}", leader)
         raise UnknownTopicOrPartitionError(f"there is no partition {record.name}-{index}")
 
     def opened(self) -> list[Partition]:

@@ -350,7 +350,7 @@ BROKER_SETTINGS: Final[Mapping[str, BrokerSetting]] = _table(
         "time. Not a setting of Kafka's.",
     ),
     BrokerSetting("min.insync.replicas", Number(1), "1", "Default of the topic setting."),
-    BrokerSetting("node.id", Number(0), "1", "The number of this gateway in Metadata."),
+    BrokerSetting("node.id", Number(-1), "1", "The number of this gateway in Metadata; -1: the store allots one."),
     BrokerSetting(
         "num.partitions", Number(1, MOST_PARTITIONS), "1", "Partitions of a topic created without saying how many."
     ),

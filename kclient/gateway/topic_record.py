@@ -76,18 +76,20 @@ class TopicRecord:
 
 
 class Intent(NamedTuple):
-    """A creation or deletion that is under way: what is to be removed unless the topic's row is there."""
+    """A creation, growth or deletion that is under way: what is to be removed unless the topic's row is there."""
 
     mapping: PartitionMapping
     topic_id: bytes | None
     """None if an early version recorded it: the topic's checkpoints are not found then."""
+    run: str = ""
+    """Of the gateway whose it is; empty if an earlier version recorded it."""
 
     def row(self) -> bytes:
         """As its row holds it."""
-        return IntentRow(self.mapping.name, self.topic_id).encode()
+        return IntentRow(self.mapping.name, self.topic_id, self.run).encode()
 
     @classmethod
     def of(cls, row: bytes) -> Intent:
         """What a row says. Raises `ValueError` or `KafkaError` if it says nothing sensible."""
         fields = IntentRow.decode(row)
-        return cls(mapping_for(fields.mapping), fields.topic_id)
+        return cls(mapping_for(fields.mapping), fields.topic_id, fields.run)

@@ -12,11 +12,12 @@ from __future__ import annotations
 import logging
 import re
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar
 
 import anyio
 import anyio.lowlevel
@@ -29,6 +30,7 @@ from kclient.errors import (
     InvalidTopicError,
     KafkaError,
     KafkaStorageError,
+    ReassignmentInProgressError,
     TopicExistsError,
     UnknownTopicOrPartitionError,
 )
@@ -39,7 +41,7 @@ from kclient.gateway.rows.keys import INTENTS, TOPICS, intent_key, of_topic, top
 from kclient.gateway.rows.topics import MirrorOrigin, TopicRow
 from kclient.gateway.settings import MOST_PARTITIONS
 from kclient.gateway.topic_record import Intent, TopicRecord
-from kclient.htp.errors import StorageError
+from kclient.htp.errors import ConflictError, HtpError, StorageError
 from kclient.htp.port import Versioned
 from kclient.htp.rows import scan_pages
 from kclient.net.fair_queue import Pace
@@ -54,12 +56,18 @@ if TYPE_CHECKING:
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.topics")
 
+T = TypeVar("T")
+
 _ENDED_AT_ONCE: Final = 100
 """Partitions that are ended in one turn of the loop."""
 _LEAVING_S: Final = 1.0
 """Seconds that a deletion waits for partitions that are being opened: a store may hang, then `sweep` removes them."""
 _SWEEP_S: Final = 10.0
 """After so many seconds it is tried again to remove what deleted topics left."""
+_PATIENCE_S: Final = 3.0
+"""Seconds that a change of a topic waits for other gateways that change the same topic."""
+_AGAIN_S: Final = 0.01
+"""Seconds until it is tried again."""
 _LONG: Final = 1_000
 """Characters of settings for which there has to be memory when a topic is altered."""
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -114,6 +122,7 @@ class TopicCatalogue:
         manager: Keeps the rows.
         broker: Keeps the messages.
         lease: Under which rows are written.
+        run: Of the gateway, for what it begins to be told from what others do.
         shields: Keep changes from being left half done.
         spawn: Starts a task of the gateway.
         flow: In whose turns many partitions are told of a change.
@@ -132,6 +141,7 @@ class TopicCatalogue:
         manager: Manager,
         broker: Broker,
         lease: HeldLease,
+        run: str,
         shields: Shields,
         spawn: Callable[..., object],
         flow: Flow,
@@ -149,6 +159,7 @@ class TopicCatalogue:
         self._manager = manager
         self._broker = broker
         self._lease = lease
+        self._run = run
         self._shields = shields
         self._spawn = spawn
         self._flow = flow
@@ -158,12 +169,43 @@ class TopicCatalogue:
         """Partitions of deleted topics that may still write rows: those of others are removed meanwhile."""
 
     @asynccontextmanager
-    async def _turn(self, name: str) -> AsyncIterator[None]:
-        """The turn to change a topic: nobody else does, and what its row says is known."""
+    async def _turn(self, name: str) -> AsyncIterator[bool]:
+        """The turn to change a topic: nobody else does here, and what its row says is known and in force.
+
+        Yields:
+            Whether another gateway is making, growing or removing a topic of this name.
+        """
         async with self._changing.hold(name):
             with self._shields.shield():
                 await self._find_out(name)
-            yield
+            yield await self._read(name)
+
+    async def _in_turn(
+        self, name: str, change: Callable[[], Awaitable[T]], busy: type[KafkaError] = ReassignmentInProgressError
+    ) -> T:
+        """Make a change of a topic; where another gateway changes the topic meanwhile, it is worked out anew.
+
+        Args:
+            name: Of the topic.
+            change: Makes it.
+            busy: Is raised if another gateway does not come to an end with a change of its own.
+        """
+        until = anyio.current_time() + _PATIENCE_S
+        while True:
+            conflict: ConflictError | None = None
+            async with self._turn(name) as foreign:
+                if foreign:
+                    await self._manager.commit({}, lease=self._lease.current)  # a gateway that was followed ends here
+                else:
+                    try:
+                        return await change()
+                    except ConflictError as error:
+                        logger.info("another gateway changes topic %s: %s", name, error)
+                        conflict = error
+            if anyio.current_time() >= until:
+                text = f"Topic '{name}' is being created, changed or deleted by another gateway: try again"
+                raise busy(text) from conflict
+            await anyio.sleep(_AGAIN_S)
 
     # Loading
 
@@ -271,17 +313,29 @@ class TopicCatalogue:
 
         With `mirror` it takes the records of that topic only, until it is taken over.
         """
-        async with self._turn(name):
-            partitions, checked = self.check_creation(name, partitions, overrides or {})
-            await self.check_places(name, partitions)
-            with self._topics.room(partitions, checked), self._shields.shield():
-                try:
-                    return await self._create(name, partitions, replication_factor, checked, mirror)
-                except (KafkaError, OSError):
-                    if name in self._topics.left:
-                        self._sweep_soon()
-                    raise
-        raise AssertionError("a lock lets no error pass")
+        return await self._in_turn(
+            name,
+            partial(self._create_checked, name, partitions, replication_factor, overrides or {}, mirror),
+            TopicExistsError,
+        )
+
+    async def _create_checked(
+        self,
+        name: str,
+        partitions: int,
+        factor: int,
+        overrides: Mapping[str, str | None],
+        mirror: MirrorOrigin | None,
+    ) -> TopicRecord:
+        partitions, checked = self.check_creation(name, partitions, overrides)
+        await self.check_places(name, partitions)
+        with self._topics.room(partitions, checked), self._shields.shield():
+            try:
+                return await self._create(name, partitions, factor, checked, mirror)
+            except (KafkaError, OSError):
+                if name in self._topics.left:
+                    self._sweep_soon()
+                raise
 
     async def _create(
         self, name: str, partitions: int, factor: int, overrides: dict[str, str], mirror: MirrorOrigin | None
@@ -296,15 +350,13 @@ class TopicCatalogue:
             raise TopicExistsError(f"Topic '{name}' already exists.")
         if (taken := await record.mapping.taken(self._manager, name)) is not None:
             raise TopicExistsError(f"HTP has {taken} that this gateway did not make")
-        begun = Intent(record.mapping, record.topic_id)
-        self._topics.left[name] = begun  # until the topic's row says otherwise
-        await self._manager.commit({intent: begun.row()}, {key: 0}, lease=self._lease.current)
+        intended = await self._intend(record, 0)
         record.places = await record.mapping.create(
             self._manager, self._broker, name, range(partitions), lease=self._lease.current
         )
         try:
             record.version = await self._manager.commit(
-                {key: record.row(), intent: None}, {key: 0}, lease=self._lease.current
+                {key: record.row(), intent: None}, {key: 0, intent: intended}, lease=self._lease.current
             )
         except BaseException:  # cancelled too: whether it was written is not known
             self._topics.unsure[name] = record
@@ -317,6 +369,28 @@ class TopicCatalogue:
         if record.config.compacts:
             logger.warning("topic %s asks for compaction, which is not there yet: it keeps every record", name)
         return record
+
+    async def _intend(self, record: TopicRecord, version: int) -> int:
+        """Say, durably, that a topic is being made or changed: its places are nobody else's until the intent has gone.
+
+        Args:
+            record: Of the topic.
+            version: Of its row; 0 if there is none yet.
+
+        Returns:
+            The version of the intent.
+
+        Raises:
+            ConflictError: Another gateway is faster.
+        """
+        key, intent = intent_key(record.name), Intent(record.mapping, record.topic_id, self._run)
+        self._topics.left[record.name] = intent  # until the topic's row says otherwise
+        try:
+            expected = {topic_key(record.name): version, key: 0}
+            return await self._manager.commit({key: intent.row()}, expected, lease=self._lease.current)
+        except ConflictError:
+            del self._topics.left[record.name]
+            raise
 
     def _created(self, record: TopicRecord) -> None:
         """A topic has a row, and no intent any more."""
@@ -338,22 +412,25 @@ class TopicCatalogue:
         Raises:
             UnknownTopicOrPartitionError: If there is no such topic.
         """
-        async with self._turn(name):
-            with self._shields.shield():
-                if name in self._topics.damaged:
-                    await self._delete_damaged(name)
-                    return
-                record = self._require(name)
-                if topic_id is not None and record.topic_id != topic_id:
-                    raise UnknownTopicOrPartitionError(f"the topic {name!r} has been deleted and created again")
-                await self._delete(record)
+        await self._in_turn(name, partial(self._delete_checked, name, topic_id))
+
+    async def _delete_checked(self, name: str, topic_id: bytes | None) -> None:
+        with self._shields.shield():
+            if name in self._topics.damaged:
+                await self._delete_damaged(name)
+                return
+            record = self._require(name)
+            if topic_id is not None and record.topic_id != topic_id:
+                raise UnknownTopicOrPartitionError(f"the topic {name!r} has been deleted and created again")
+            await self._delete(record)
 
     async def _delete(self, record: TopicRecord) -> None:
-        intent = Intent(record.mapping, record.topic_id)
+        await self._remove_left(record.name)
+        key, intent = topic_key(record.name), intent_key(record.name)
+        rows = {key: None, intent: Intent(record.mapping, record.topic_id, self._run).row()}
         self._topics.remove(record)  # first: nothing is appended any more that would be acknowledged and deleted
         try:
-            rows = {topic_key(record.name): None, intent_key(record.name): intent.row()}
-            await self._manager.commit(rows, lease=self._lease.current)
+            await self._manager.commit(rows, {key: record.version, intent: 0}, lease=self._lease.current)
         except BaseException:  # cancelled too: whether it was written is not known
             self._topics.unsure[record.name] = record
             await self._find_out(record.name)
@@ -365,7 +442,7 @@ class TopicCatalogue:
     async def _deleted(self, record: TopicRecord) -> None:
         """A topic's row has been removed: it has gone, and what is left of it goes now or later."""
         record.gone = True
-        self._topics.left[record.name] = Intent(record.mapping, record.topic_id)
+        self._topics.left[record.name] = Intent(record.mapping, record.topic_id, self._run)
         await self._offsets.topic_deleted(record.name)
         logger.info("topic %s deleted", record.name)
         partitions = self._leaving[record.name] = list(record.logs.values())
@@ -389,7 +466,7 @@ class TopicCatalogue:
     async def _delete_damaged(self, name: str) -> None:
         """A topic whose row cannot be read: it goes with all that lies where a mapping would have put it."""
         mapping = await mapping_of_what_lies(self._manager, name, self._mapping)
-        key, intent = topic_key(name), Intent(mapping, None)
+        key, intent = topic_key(name), Intent(mapping, None, self._run)
         await self._manager.commit({key: None, intent_key(name): intent.row()}, lease=self._lease.current)
         del self._topics.damaged[name]
         self._topics.left[name] = intent
@@ -413,29 +490,115 @@ class TopicCatalogue:
         served, new, key = name in self._topics, not record.version, topic_key(name)
         try:
             row = (await self._manager.get([key])).get(key)
-            if row is not None:
-                written = self._parse(name, row, _Configs(self._resolve))
-                if written.topic_id != record.topic_id:
-                    raise StorageError("it has the row of another")
-                self._take_over(record, written)
-            elif served:  # nothing is removed that nobody has asked to delete
-                raise StorageError("it has no row any more")
+            written = None if row is None else self._parse(name, row, _Configs(self._resolve))
         except (ValueError, KafkaError) as error:
             text = f"what became of a change of topic {name} is not known, it is looked up again"
             logger.error("%s: %s", text, error)
             self._sweep_soon()
             raise StorageError(f"{text}: {error}") from error
         del self._topics.unsure[name]
+        if written is None or written.topic_id != record.topic_id:
+            if not new:  # else its places are removed with what others have left
+                await (self._gone(record) if served else self._deleted(record))
+            return
+        self._take_over(record, written)
         if new:
-            if row is not None:
-                self._created(record)
-            return  # else its places are removed with what others have left
-        if row is None:
-            await self._deleted(record)
+            self._created(record)
             return
         if not served:
             self._topics.add(record)
         await self._reconfigure(record)  # it has missed what was changed meanwhile
+
+    # What other gateways have changed
+
+    async def refresh(self, name: str) -> None:
+        """See what the row of a topic says, which another gateway may have changed, and have it in force.
+
+        Raises:
+            HtpError: The store failed: what the row says is not known.
+        """
+        async with self._turn(name):
+            pass
+
+    async def _read(self, name: str) -> bool:
+        """See what the row of a topic says; the caller holds its lock, and no change is unsure.
+
+        Returns:
+            Whether there is an intent that is another gateway's.
+        """
+        key, intent = topic_key(name), intent_key(name)
+        found = await self._manager.get([key, intent])
+        row, record = found.get(key), self._topics.get(name)
+        if row is None and record is None:
+            if name in self._topics.damaged and intent not in found:
+                del self._topics.damaged[name]
+        elif row is None or record is None or row.version != record.version:
+            with self._shields.shield():
+                if row is None:
+                    assert record is not None
+                    await self._gone(record)
+                elif record is None:
+                    await self._add(name, row)
+                else:
+                    await self._follow(record, row)
+        if intent not in found or name in self._topics.damaged:
+            return False
+        left = self._topics.left.get(name)
+        return left is None or not _same_intent(found[intent].value, left)
+
+    async def _follow(self, record: TopicRecord, row: Versioned) -> None:
+        """A topic has another row than is known."""
+        try:
+            written = self._parse(record.name, row, _Configs(self._resolve))
+        except (ValueError, KafkaError) as error:
+            logger.error("topic %s is served as it was known, its row cannot be read: %s", record.name, error)
+            record.version = row.version  # whoever changes it writes the row anew
+            return
+        if written.topic_id != record.topic_id:
+            await self._gone(record)
+            await self._add(record.name, row)
+            return
+        self._take_over(record, written)
+        with suppress(KafkaError):  # the log tells of it
+            await self._reconfigure(record)
+
+    async def _add(self, name: str, row: Versioned) -> None:
+        """Another gateway has created a topic."""
+        if name in self._topics.damaged:
+            if self._is_damaged(name, row):
+                return
+            del self._topics.damaged[name]
+        await self._forget_offsets(name)
+        await self._load({name: row})
+
+    def _is_damaged(self, name: str, row: Versioned) -> bool:
+        try:
+            self._parse(name, row, _Configs(self._resolve))
+        except (ValueError, KafkaError):
+            return True
+        return False
+
+    async def _gone(self, record: TopicRecord) -> None:
+        """Another gateway has deleted a topic, and removes what is left of it."""
+        name = record.name
+        self._topics.remove(record)
+        record.gone = True
+        await self._offsets.topic_deleted(name)
+        logger.info("topic %s was deleted by another gateway", name)
+        partitions = list(record.logs.values())
+        record.logs.clear()
+        await self._end(partitions)
+        self._epochs.forget(record.topic_id)
+        await self._forget_offsets(name)
+
+    async def _forget_offsets(self, name: str) -> None:
+        """No offsets of a deleted topic are kept when a namesake comes. Raises `StorageError`; then call it again."""
+        try:
+            await self._offsets.forget_topic(name)
+        except HtpError:
+            raise
+        except KafkaError as error:
+            raise StorageError(str(error)) from error
 
     # What creations and deletions have left
 
@@ -447,9 +610,18 @@ class TopicCatalogue:
         if any(partition.busy for partition in self._leaving.get(name, ())):  # what it writes would come afterwards
             raise KafkaStorageError(f"a partition of the deleted topic {name} is still being opened, or saved")
         self._leaving.pop(name, None)
-        key = topic_key(name)
-        row = (await self._manager.get([key])).get(key)
-        rows: dict[str, bytes | None] = {intent_key(name): None}
+        key, intent_at = topic_key(name), intent_key(name)
+        found = await self._manager.get([key, intent_at])
+        row, written = found.get(key), found.get(intent_at)
+        if written is not None and not _same_intent(written.value, intent):  # the own one went before
+            del self._topics.left[name]
+            return
+        if row is None and written is None:  # it is not known whether it was: nobody else may make places meanwhile
+            expected = {key: 0, intent_at: 0}
+            version = await self._manager.commit({intent_at: intent.row()}, expected, lease=self._lease.current)
+        else:
+            version = 0 if written is None else written.version
+        rows: dict[str, bytes | None] = {intent_at: None}
         if row is not None:  # it was recorded, though the one who recorded it was told otherwise
             if name not in self._topics and name not in self._topics.damaged:
                 await self._load({name: row})
@@ -463,7 +635,7 @@ class TopicCatalogue:
                     async for page in scan_pages(self._manager, prefix):
                         rows |= dict.fromkeys(page)
             await self._offsets.forget_topic(name)  # before the intent goes: it alone tells that they may
-        await self._manager.commit(rows, lease=self._lease.current)
+        await self._manager.commit(rows, {intent_at: version}, lease=self._lease.current)
         del self._topics.left[name]
         if row is None and intent.topic_id is not None:
             self._epochs.forget(intent.topic_id)
@@ -522,27 +694,39 @@ class TopicCatalogue:
             PolicyViolationError: It mirrors a topic of another cluster, and it is not that which has grown.
             UnknownTopicOrPartitionError: There is no such topic.
         """
-        async with self._turn(name):
-            record = self._require(name)
-            if not as_source:
-                record.check_own()
-            if partitions == record.partitions:
-                raise InvalidPartitionsError(f"Topic already has {partitions} partition(s).")
-            if not record.partitions < partitions <= MOST_PARTITIONS:
-                raise InvalidPartitionsError(
-                    f"The topic {name} currently has {record.partitions} partition(s); {partitions} would not "
-                    f"be an increase to at most {MOST_PARTITIONS}."
-                )
-            await record.mapping.check(self._manager, name, partitions)
-            added = range(record.partitions, partitions)
-            if validate_only:
-                self._topics.check_room(len(added), {})
-                return
-            with self._topics.room(len(added), {}), self._shields.shield():
+        grow = partial(self._grow, name, partitions, validate_only=validate_only, as_source=as_source)
+        await self._in_turn(name, grow)
+
+    async def _grow(self, name: str, partitions: int, *, validate_only: bool, as_source: bool) -> None:
+        record = self._require(name)
+        if not as_source:
+            record.check_own()
+        if partitions == record.partitions:
+            raise InvalidPartitionsError(f"Topic already has {partitions} partition(s).")
+        if not record.partitions < partitions <= MOST_PARTITIONS:
+            raise InvalidPartitionsError(
+                f"The topic {name} currently has {record.partitions} partition(s); {partitions} would not "
+                f"be an increase to at most {MOST_PARTITIONS}."
+            )
+        await record.mapping.check(self._manager, name, partitions)
+        added = range(record.partitions, partitions)
+        if validate_only:
+            self._topics.check_room(len(added), {})
+            return
+        with self._topics.room(len(added), {}), self._shields.shield():
+            try:
+                await self._remove_left(name)
+                intended = await self._intend(record, record.version)
                 places = await record.mapping.create(
                     self._manager, self._broker, name, added, lease=self._lease.current
                 )
-                await self._change(record, replace(record, partitions=partitions, places=[*record.places, *places]))
+                grown = replace(record, partitions=partitions, places=[*record.places, *places])
+                await self._change(record, grown, intended)
+                del self._topics.left[name]
+            except (KafkaError, OSError):
+                if name in self._topics.left:
+                    self._sweep_soon()
+                raise
 
     async def alter(
         self, name: str, change: Callable[[Mapping[str, str]], Mapping[str, str]], *, validate_only: bool = False
@@ -555,16 +739,20 @@ class TopicCatalogue:
                 no other change is under way.
             validate_only: Nothing is changed.
         """
-        async with self._turn(name):
-            record = self._require(name)
-            changed = replace(record, overrides=dict(change(record.overrides)))
-            added = {name: value for name, value in changed.overrides.items() if record.overrides.get(name) != value}
-            if sum(map(len, added.values())) <= _LONG:
-                added = {}  # they are as many as there are settings
-            with self._topics.room(0, added) if added else nullcontext():
-                if not validate_only:
-                    with self._shields.shield():
-                        await self._change(record, changed)
+        await self._in_turn(name, partial(self._alter, name, change, validate_only=validate_only))
+
+    async def _alter(
+        self, name: str, change: Callable[[Mapping[str, str]], Mapping[str, str]], *, validate_only: bool
+    ) -> None:
+        record = self._require(name)
+        changed = replace(record, overrides=dict(change(record.overrides)))
+        added = {name: value for name, value in changed.overrides.items() if record.overrides.get(name) != value}
+        if sum(map(len, added.values())) <= _LONG:
+            added = {}  # they are as many as there are settings
+        with self._topics.room(0, added) if added else nullcontext():
+            if not validate_only:
+                with self._shields.shield():
+                    await self._change(record, changed)
 
     async def take_over(self, name: str) -> None:
         """Have a topic that mirrors one of another cluster follow that no more, and take producers' records.
@@ -574,19 +762,24 @@ class TopicCatalogue:
         Raises:
             UnknownTopicOrPartitionError: There is no such topic.
         """
-        async with self._turn(name):
-            record = self._require(name)
-            if record.mirror is not None and record.mirrored:
-                with self._shields.shield():
-                    await self._change(record, replace(record, mirror=record.mirror._replace(taken_over=True)))
+        await self._in_turn(name, partial(self._take_mirror_over, name))
 
-    async def _change(self, record: TopicRecord, changed: TopicRecord) -> None:
-        """Make a topic's record what a changed copy says, once that is durable."""
+    async def _take_mirror_over(self, name: str) -> None:
+        record = self._require(name)
+        if record.mirror is not None and record.mirrored:
+            with self._shields.shield():
+                await self._change(record, replace(record, mirror=record.mirror._replace(taken_over=True)))
+
+    async def _change(self, record: TopicRecord, changed: TopicRecord, intended: int = 0) -> None:
+        """Make a topic's record what a changed copy says, once that is durable; an intent of this version goes then."""
         key = topic_key(record.name)
+        rows: dict[str, bytes | None] = {key: changed.row()}
+        expected = {key: record.version}
+        if intended:
+            rows[intent_key(record.name)] = None
+            expected[intent_key(record.name)] = intended
         try:
-            changed.version = await self._manager.commit(
-                {key: changed.row()}, {key: record.version}, lease=self._lease.current
-            )
+            changed.version = await self._manager.commit(rows, expected, lease=self._lease.current)
         except BaseException:  # cancelled too: whether it was written is not known
             self._topics.unsure[record.name] = record
             await self._find_out(record.name)
@@ -649,6 +842,15 @@ class TopicCatalogue:
         if record is None:
             raise UnknownTopicOrPartitionError(f"This server does not host the topic {name!r}.")
         return record
+
+
+def _same_intent(row: bytes, intent: Intent) -> bool:
+    """Whether a row is that of an intent; one that cannot be read counts as it."""
+    try:
+        written = Intent.of(row)
+    except (ValueError, KafkaError):
+        return True
+    return (written.topic_id, written.run) == (intent.topic_id, intent.run)
 
 
 class _Configs:

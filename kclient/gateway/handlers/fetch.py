@@ -25,6 +25,7 @@ from kclient.gateway.fetch_sessions import FINAL_EPOCH, FetchPlan, FetchSessionC
 from kclient.gateway.handlers._work import FEW, Work, lazily, started
 from kclient.gateway.handlers.fetch_reading import MOST_AT_ONCE, Fetch, FetchReader, put_error, put_state
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
+from kclient.gateway.leadership import Leadership
 from kclient.gateway.partition import Partition
 from kclient.gateway.partition_states import UNREAD, State
 from kclient.gateway.partitions import PartitionTable
@@ -58,6 +59,7 @@ class FetchHandler(Handler):
     Args:
         access: Who finds which topics.
         partitions: Their partitions.
+        leadership: Knows where those are that others lead.
         memory: Bytes that all that the gateway keeps may take.
         max_bytes: Bytes that one answer may hold (`fetch.max.bytes`).
         session_slots: How many sessions there may be.
@@ -75,6 +77,7 @@ class FetchHandler(Handler):
         self,
         access: Access,
         partitions: PartitionTable,
+        leadership: Leadership,
         *,
         memory: int,
         max_bytes: Live[int],
@@ -83,7 +86,7 @@ class FetchHandler(Handler):
         shields: Shields,
         flow: Flow,
     ) -> None:
-        self._reader = FetchReader(access, partitions, memory, max_bytes)
+        self._reader = FetchReader(access, partitions, leadership, memory, max_bytes)
         self._clock = clock
         self._shields = shields
         self.sessions: FetchSessionCache = FetchSessionCache(session_slots, memory // _SESSIONS_SHARE, self._discard)
@@ -339,6 +342,7 @@ class FetchHandler(Handler):
         """The response; of many partitions it is made while it is encoded."""
         plan = fetch.plan
         response = FetchResponse(session_id=plan.session_id)
+        fetch.endpoints = response.node_endpoints
         told: dict[tuple[str, bytes], array[int]] = {}
         for number, wanted in enumerate(plan.wanted):
             if plan.session is None or self._is_news(fetch, number, wanted) or not plan.incremental:
@@ -359,6 +363,7 @@ class FetchHandler(Handler):
         plan = fetch.plan
         session = plan.session
         response = FetchResponse(session_id=plan.session_id)
+        fetch.endpoints = response.node_endpoints
         topics: dict[tuple[str, bytes], FetchableTopicResponse] = {}
         for number, wanted in enumerate(plan.wanted):
             if session is not None and not self._is_news(fetch, number, wanted) and plan.incremental:
@@ -395,9 +400,9 @@ class FetchHandler(Handler):
             answer = FetchResponsePartitionData(partition_index=key.partition)
             partition = self._reader.find(fetch, key)
             if partition is None:
-                put_error(answer, self._reader.why_not(fetch, key))
+                self._reader.put_error(fetch, key, answer, self._reader.why_not(fetch, key))
             elif number in fetch.errors:
-                put_error(answer, fetch.errors[number])
+                self._reader.put_error(fetch, key, answer, fetch.errors[number])
             elif partition.state in UNREAD:
                 put_error(answer, ErrorCode.KAFKA_STORAGE_ERROR)
             else:

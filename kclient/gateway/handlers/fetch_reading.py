@@ -15,7 +15,9 @@ from kclient.gateway.config import Live
 from kclient.gateway.contexts import RequestContext
 from kclient.gateway.error_codes import code_of
 from kclient.gateway.fetch_sessions import FetchPlan, Key, Wanted
+from kclient.gateway.handlers._leaders import FETCH_SINCE, MOVED, tell_consumer
 from kclient.gateway.handlers._work import FEW, READ_COMMITTED, lazily
+from kclient.gateway.leadership import Leadership
 from kclient.gateway.log import PartitionLog
 from kclient.gateway.partition import Partition
 from kclient.gateway.partition_states import State
@@ -24,7 +26,12 @@ from kclient.gateway.waiters import Waiter
 from kclient.htp.errors import HtpError, PositionError
 from kclient.htp.port import Place, Pulled
 from kclient.net.fair_queue import Pace
-from kclient.protocol.messages.fetch import AbortedTransaction, FetchRequest, FetchResponsePartitionData
+from kclient.protocol.messages.fetch import (
+    AbortedTransaction,
+    FetchRequest,
+    FetchResponseNodeEndpoint,
+    FetchResponsePartitionData,
+)
 from kclient.records import read_header
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.fetch")
@@ -44,6 +51,7 @@ class Fetch:
         "by_id",
         "committed",
         "context",
+        "endpoints",
         "errors",
         "full",
         "hidden",
@@ -80,6 +88,8 @@ class Fetch:
         self.hurried: bool = False
         """Whether it was told to wait no longer."""
         self.waiter: Waiter | None = None
+        self.endpoints: list[FetchResponseNodeEndpoint] = []
+        """The answer's, once it is made: where those leaders are that it names."""
 
     def clear(self) -> None:
         """What was read is not needed: it is read again when there is more."""
@@ -145,13 +155,17 @@ class FetchReader:
     Args:
         access: Who finds which topics.
         partitions: Their partitions.
+        leadership: Knows where those are that others lead.
         memory: Bytes that all clients may hold together.
         max_bytes: Bytes that one answer may hold.
     """
 
-    def __init__(self, access: Access, partitions: PartitionTable, memory: int, max_bytes: Live[int]) -> None:
+    def __init__(
+        self, access: Access, partitions: PartitionTable, leadership: Leadership, memory: int, max_bytes: Live[int]
+    ) -> None:
         self._access = access
         self._partitions = partitions
+        self._leadership = leadership
         self._max_bytes = max_bytes
         self.memory: int = memory
         """Bytes that all clients may hold together."""
@@ -263,6 +277,21 @@ class FetchReader:
         except KafkaError as error:
             return code_of(error)
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION  # it is there now, and was not when it was to be read
+
+    def put_error(self, fetch: Fetch, key: Key, answer: FetchResponsePartitionData, code: int) -> None:
+        """Say why a partition cannot be read; where it has another leader, or epoch, than the client knew, which."""
+        put_error(answer, code)
+        context = fetch.context
+        if code not in MOVED or context.api_version < FETCH_SINCE:
+            return
+        topic_id = key.topic_id if fetch.by_id else None
+        record = self._access.find(context.connection, AclOperation.READ, key.topic, topic_id)
+        if record is None or not 0 <= key.partition < record.partitions:
+            return
+        leadership = self._leadership
+        if code == ErrorCode.FENCED_LEADER_EPOCH or not leadership.leads(record, key.partition):
+            leader = leadership.leader(record, key.partition)
+            tell_consumer(fetch.endpoints, answer, leader, leadership, context.connection.advertised)
 
     def refuse(self, fetch: Fetch) -> None:
         """The one batch that was read is larger than all the memory there is: the others are read without it."""

@@ -29,12 +29,14 @@ from kclient.gateway.clock import Clock
 from kclient.gateway.config import TopicConfig
 from kclient.gateway.contents import AT_ONCE, ContentCheck, Recompression, look_through
 from kclient.gateway.contexts import RequestContext
+from kclient.gateway.handlers._leaders import PRODUCE_SINCE, tell_producer
 from kclient.gateway.handlers._produce_reply import PendingReply, put, put_error, told
 from kclient.gateway.handlers._verification import Verifications
 from kclient.gateway.handlers._work import Work, started
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
+from kclient.gateway.leadership import Leadership
 from kclient.gateway.partition import Partition, writable
-from kclient.gateway.partitions import PartitionTable
+from kclient.gateway.partitions import LedElsewhereError, PartitionTable
 from kclient.gateway.peers import PartitionId, Peers
 from kclient.gateway.validation import check_produced
 from kclient.gateway.workers import Workers
@@ -93,6 +95,7 @@ class ProduceHandler(Handler):
     Args:
         topics: All topics.
         partitions: Their partitions.
+        leadership: Knows where those are that others lead.
         workers: Threads for checksums, decompression and compression.
         clock: What time it is.
         peers: Know the coordinators of transactions.
@@ -111,6 +114,7 @@ class ProduceHandler(Handler):
         self,
         access: Access,
         partitions: PartitionTable,
+        leadership: Leadership,
         workers: Workers,
         clock: Clock,
         peers: Peers,
@@ -120,6 +124,7 @@ class ProduceHandler(Handler):
     ) -> None:
         self._access = access
         self._partitions = partitions
+        self._leadership = leadership
         self._workers = workers
         self._clock = clock
         self._peers = peers
@@ -279,6 +284,9 @@ class ProduceHandler(Handler):
                         waiting.hold(append, wanted, header.length)
                 except KafkaError as error:
                     put_error(row, error, context.api_version)
+                    if isinstance(error, LedElsewhereError) and context.api_version >= PRODUCE_SINCE:
+                        endpoints, client = response.node_endpoints, context.connection
+                        tell_producer(endpoints, row, error.leader, self._leadership, client.advertised)
                     continue
                 if append.state >= wanted:
                     put(row, append)

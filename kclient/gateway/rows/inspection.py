@@ -13,6 +13,7 @@ from kclient.gateway.rows import keys
 from kclient.gateway.rows.aborted import decode_chunk
 from kclient.gateway.rows.broker import decode_cluster_id, decode_settings
 from kclient.gateway.rows.extents import decode_chunks, decode_extents
+from kclient.gateway.rows.gateways import GatewayRow
 from kclient.gateway.rows.groups import decode_group, decode_offset, type_of_group
 from kclient.gateway.rows.numbers import LEADER_EPOCH, LOG_START, PRODUCER_IDS
 from kclient.gateway.rows.partitions import decode_checkpoint
@@ -45,6 +46,12 @@ def _blocks(key: str, row: bytes) -> object:
     return decode_blocks(row)
 
 
+def _gateway(key: str, row: bytes) -> object:
+    if GatewayRow.decode(row).node_id != keys.parse_gateway_key(key):
+        raise ValueError("it is the row of another gateway")
+    return None
+
+
 def _by(decode: Callable[[bytes], Any]) -> Callable[[str, bytes], object]:
     return lambda _, row: decode(row)
 
@@ -64,6 +71,7 @@ _READERS: Final[dict[str, Callable[[str, bytes], object]]] = {
     keys.PRODUCER_IDS: _by(PRODUCER_IDS.decode),
     keys.LEADER_EPOCH: _by(LEADER_EPOCH.decode),
     keys.CLUSTER_ID: _by(decode_cluster_id),
+    keys.GATEWAYS: _gateway,
     keys.GROUPS: _group,
     keys.OFFSETS: _offset,
 }
@@ -87,6 +95,7 @@ _KINDS: Final = {
     keys.PRODUCER_IDS: "producer ids",
     keys.LEADER_EPOCH: "leader epoch",
     keys.CLUSTER_ID: "cluster id",
+    keys.GATEWAYS: "gateway",
     keys.GROUPS: "group",
     keys.OFFSETS: "committed offset",
 }

@@ -41,6 +41,8 @@ LEADER_EPOCH: Final = "kafka/leader-epoch"
 """No gateway or unit has had a leader epoch above this, in case that the row of the lease or a unit is damaged."""
 CLUSTER_ID: Final = "kafka/cluster-id"
 """The id of the cluster, which is the store's."""
+GATEWAYS: Final = "kafka/node/"
+"""A gateway that serves the store, by its number; the lease of this name says whether it lives."""
 LEASE: Final = "kafka/gateway"
 """The right to serve the store. Its epoch is the leader epoch of every unit that has none of its own."""
 FIRST_LEASES: Final = "kafka/gateway/"
@@ -115,6 +117,16 @@ def parse_unit_key(key: str) -> tuple[bytes, int]:
     """The topic and the number that a key of `unit_key` names. Raises `ValueError` if it is not such a key."""
     topic_id, number = key.removeprefix(UNITS).split("/")
     return bytes.fromhex(topic_id), parse_number(number.encode(), 0, INT32_MAX)
+
+
+def gateway_key(node_id: int) -> str:
+    """The key of a gateway's row, and the name of its lease."""
+    return f"{GATEWAYS}{node_id}"
+
+
+def parse_gateway_key(key: str) -> int:
+    """The gateway that a key of `gateway_key` names. Raises `ValueError` if it is not such a key."""
+    return parse_number(key.removeprefix(GATEWAYS).encode(), 0, INT32_MAX)
 
 
 def of_topic(topic_id: bytes) -> tuple[str, ...]:

@@ -125,11 +125,16 @@ class IntentRow(NamedTuple):
     mapping: str
     topic_id: bytes | None
     """None if an early version recorded it: the topic's checkpoints are not found then."""
+    run: str = ""
+    """Of the gateway whose it is; empty if an earlier version recorded it."""
 
     def encode(self) -> bytes:
         """The row."""
         topic_id = None if self.topic_id is None else self.topic_id.hex()
-        return seal(dump({"format": _INTENT_FORMAT, "mapping": self.mapping, "id": topic_id}))
+        fields = {"format": _INTENT_FORMAT, "mapping": self.mapping, "id": topic_id}
+        if self.run:
+            fields["run"] = self.run
+        return seal(dump(fields))
 
     @classmethod
     def decode(cls, row: bytes) -> IntentRow:
@@ -139,8 +144,9 @@ class IntentRow(NamedTuple):
             return cls(body.decode(), None)
         try:
             fields = object_of_format(body, _INTENT_FORMAT)
-            topic_id = optional_string(fields["id"])
-            return cls(string(fields["mapping"]), None if topic_id is None else bytes.fromhex(topic_id))
+            text = optional_string(fields["id"])
+            topic_id = None if text is None else bytes.fromhex(text)
+            return cls(string(fields["mapping"]), topic_id, string(fields.get("run", "")))
         except LookupError as error:
             raise ValueError(f"{row[:200]!r} is not an intent: {error!r}") from error
 

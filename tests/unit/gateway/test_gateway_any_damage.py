@@ -15,6 +15,7 @@ from kclient.gateway.log import Checkpoint
 from kclient.gateway.producer_windows import ProducerWindow, Remembered
 from kclient.gateway.rows import groups
 from kclient.gateway.rows.broker import decode_cluster_id, decode_settings, encode_cluster_id, encode_settings
+from kclient.gateway.rows.gateways import Endpoint, FeatureRange, GatewayRow
 from kclient.gateway.rows.numbers import PRODUCER_IDS
 from kclient.gateway.rows.partitions import decode_checkpoint, encode_checkpoint
 from kclient.gateway.rows.topics import IntentRow, TopicRow
@@ -52,6 +53,7 @@ CHECKPOINT = encode_checkpoint(
 STORE_CHECKPOINT = SyncCheckpoint(24, 20, 952, 3, {0: 17}, 2).encode()
 TOPIC = TopicRow(bytes(range(16)), 2, 1, "domain", [17, 18], {"retention.ms": "17"})
 INTENT = IntentRow("domain", bytes(range(16)))
+GATEWAY = GatewayRow(3, "6d0c", 17, {"PLAINTEXT": Endpoint("h", 9092, "PLAINTEXT")}, "rack", {"f": FeatureRange(0, 2)})
 DECODERS: dict[str, tuple[bytes, Any]] = {
     "a partition's checkpoint": (CHECKPOINT, decode_checkpoint),
     "a group": (seal(GROUP), lambda row: groups.decode_group(row, "g")),
@@ -59,6 +61,8 @@ DECODERS: dict[str, tuple[bytes, Any]] = {
     "the store's checkpoint": (STORE_CHECKPOINT, SyncCheckpoint.decode),
     "a topic": (TOPIC.encode(), TopicRow.decode),
     "an intent": (INTENT.encode(), IntentRow.decode),
+    "an intent of a run": (INTENT._replace(run="6d0c").encode(), IntentRow.decode),
+    "a gateway": (GATEWAY.encode(), GatewayRow.decode),
     "a unit's leader epoch": (UnitRow(3, 17).encode(), UnitRow.decode),
     "what a shared topic's index tells": (IndexedRow(7, 9).encode(), IndexedRow.decode),
     "blocks of an index": (encode_blocks([BlockRow(3, 0, 9, 4, 8, 2, 700, 1795, 5, 1)]), decode_blocks),

@@ -376,26 +376,37 @@ async def test_a_deletion_that_could_not_be_recorded_has_not_happened(
 
 
 class Answers:
-    """Those of the manager about the row of t: a test has them lost."""
+    """Those of the manager about the row of t: a test has them lost, from the next commit on."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.made: bool = True
         """Whether commits are made whose answers are lost."""
-        self.lost: frozenset[str] = frozenset()
-        """Of these calls."""
+        self._lost: frozenset[str] = frozenset()
+        self._begun = False
+        """Whether a commit was lost: before it changes a topic, the gateway looks at its row."""
         self._commit, self._get = MemoryManager.commit, MemoryManager.get
         monkeypatch.setattr(MemoryManager, "commit", lambda *args, **options: self.commit(*args, **options))
         monkeypatch.setattr(MemoryManager, "get", lambda *args: self.get(*args))
+
+    @property
+    def lost(self) -> frozenset[str]:
+        """Of these calls."""
+        return self._lost
+
+    @lost.setter
+    def lost(self, calls: frozenset[str]) -> None:
+        self._lost, self._begun = calls, False
 
     async def commit(self, manager: MemoryManager, writes: Any, *args: Any, **options: Any) -> int:
         lost = "commit" in self.lost and "kafka/topic/t" in writes
         version = 0 if lost and not self.made else await self._commit(manager, writes, *args, **options)
         if lost:
+            self._begun = True
             raise StorageError("the answer to a commit was lost")
         return version
 
     async def get(self, manager: MemoryManager, keys: Any) -> Any:
-        if "get" in self.lost and "kafka/topic/t" in keys:
+        if "get" in self.lost and self._begun and "kafka/topic/t" in keys:
             raise StorageError("the answer to a look was lost")
         return await self._get(manager, keys)
 
@@ -514,15 +525,26 @@ async def test_a_topic_whose_row_cannot_be_read_after_a_change_is_served_as_it_w
         await wire.produce("t", batch_of(b"a"))
         key, manager = "kafka/topic/t", gateway.parts.manager
         row = (await manager.get([key]))[key].value
-        for found in (None, b"nonsense"):
-            answers.lost = frozenset(("commit", "get"))
-            assert await wire.alter(2, "t", ("retention.ms", 0, "1000")) == ErrorCode.KAFKA_STORAGE_ERROR
-            answers.lost = frozenset()
-            await manager.commit({key: found})
-            assert await wire.delete("t") == ErrorCode.KAFKA_STORAGE_ERROR, "nobody knows what would be deleted"
-            assert await wire.values("t") == [b"a"]
-            await manager.commit({key: row})
-            assert await wire.alter(2, "t", ("retention.ms", 0, "-1")) == 0
+        answers.lost = frozenset(("commit", "get"))
+        assert await wire.alter(2, "t", ("retention.ms", 0, "1000")) == ErrorCode.KAFKA_STORAGE_ERROR
+        answers.lost = frozenset()
+        await manager.commit({key: b"nonsense"})
+        assert await wire.delete("t") == ErrorCode.KAFKA_STORAGE_ERROR, "nobody knows what would be deleted"
+        assert await wire.values("t") == [b"a"]
+        await manager.commit({key: row})
+        assert await wire.alter(2, "t", ("retention.ms", 0, "-1")) == 0
+
+
+async def test_a_topic_that_another_gateway_has_deleted_after_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = Answers(monkeypatch)
+    async with running() as (gateway, wire):
+        await wire.create("t")
+        answers.lost = frozenset(("commit", "get"))
+        assert await wire.alter(2, "t", ("retention.ms", 0, "1000")) == ErrorCode.KAFKA_STORAGE_ERROR
+        answers.lost = frozenset()
+        await gateway.parts.manager.commit({"kafka/topic/t": None})
+        assert await wire.delete("t") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert not gateway.parts.topics.unsure
 
 
 async def test_a_topic_that_was_made_though_the_store_said_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -531,10 +553,10 @@ async def test_a_topic_that_was_made_though_the_store_said_otherwise(monkeypatch
         commit = MemoryManager.commit
 
         async def done_and_failed(self: MemoryManager, writes: Any, *args: Any, **options: Any) -> int:
-            await commit(self, writes, *args, **options)
+            version = await commit(self, writes, *args, **options)
             if "kafka/topic/t" in writes:
                 raise StorageError("the answer was lost")
-            return 0
+            return version
 
         with monkeypatch.context() as patch:
             patch.setattr(MemoryManager, "commit", done_and_failed)

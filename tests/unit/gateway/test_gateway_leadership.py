@@ -37,7 +37,7 @@ class Half:
     Units have numbers of its own, and epochs that nothing but this object knows.
     """
 
-    def __init__(self, identity: Identity, rack: str | None, _: object) -> None:
+    def __init__(self, identity: Identity, rack: str | None, *_: object) -> None:
         self._me = identity.node_id
         self._rack = rack
         self._raised: dict[Unit, int] = {}
@@ -162,6 +162,54 @@ async def test_a_raised_epoch_is_asked_of_the_leadership() -> None:
             assert store.broker.epochs == [EPOCH + 2, EPOCH + 12]
             assert await wire.delete("t") == 0, "under an epoch that none of its partitions is above"
             await wire.aclose()
+
+
+@pytest.mark.usefixtures("half")
+async def test_who_asks_the_wrong_gateway_is_told_the_right_one() -> None:
+    """KIP-951: from the versions on that have a place for it; one address for all its partitions."""
+    async with running(config={"broker.rack": "here"}) as (_, wire):
+        await wire.create("t", 400)
+        topic_id = (await wire.metadata("t")).topics[0].topic_id
+        data = [m.PartitionProduceData(index=index, records=batch_of(b"a")) for index in (0, 1, 3)]
+        for version in (9, 10, 12):
+            request = m.ProduceRequest(
+                acks=-1, timeout_ms=30_000, topic_data=[m.TopicProduceData(name="t", partition_data=data)]
+            )
+            answer = await wire(request, version)
+            rows = answer.responses[0].partition_responses
+            assert [row.error_code for row in rows] == [0, *[ErrorCode.NOT_LEADER_OR_FOLLOWER] * 2]
+            leaders = [(row.current_leader.leader_id, row.current_leader.leader_epoch) for row in rows]
+            told = version >= 10
+            assert leaders == [(-1, -1), *([(OTHER, EPOCH + 1), (OTHER, EPOCH + 3)] if told else [(-1, -1)] * 2)]
+            at = [(each.node_id, each.host, each.port, each.rack) for each in answer.node_endpoints]
+            assert at == ([(OTHER, "other", 9, "there")] if told else [])
+        for version, count in ((15, 4), (16, 4), (17, 4), (17, 400)):
+            wanted = [
+                m.FetchRequestPartition(
+                    partition=index,
+                    fetch_offset=0,
+                    partition_max_bytes=100,
+                    current_leader_epoch=EPOCH - 1 if index == 2 else -1,
+                )
+                for index in range(count)
+            ]
+            topics = [m.FetchRequestTopic(topic_id=topic_id, partitions=wanted)]
+            answer = await wire(m.FetchRequest(max_wait_ms=0, min_bytes=1, topics=topics), version)
+            told = version >= 16
+            for row in answer.responses[0].partitions:
+                index, leader = row.partition_index, (row.current_leader.leader_id, row.current_leader.leader_epoch)
+                if index % 2:
+                    assert row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+                    assert leader == ((OTHER, EPOCH + index) if told else (-1, -1))
+                elif index == 2:
+                    assert row.error_code == ErrorCode.FENCED_LEADER_EPOCH
+                    assert leader == ((1, EPOCH + 2) if told else (-1, -1))
+                else:
+                    assert (row.error_code, leader) == (0, (-1, -1))
+            found = {each.node_id: (each.host, each.port, each.rack) for each in answer.node_endpoints}
+            assert len(found) == len(answer.node_endpoints)
+            assert found.keys() == ({1, OTHER} if told else set())
+            assert found.get(OTHER, ("other", 9, "there")) == ("other", 9, "there")
 
 
 REQUESTS: dict[str, tuple[Callable[[str], ApiMessage], int]] = {

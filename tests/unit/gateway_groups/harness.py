@@ -26,6 +26,7 @@ from kclient.gateway.groups.writer import Claims, Write
 from kclient.gateway.handlers.table import HandlerTable
 from kclient.gateway.identity import Identity
 from kclient.gateway.leadership import SoleLeader
+from kclient.gateway.membership import Members
 from kclient.gateway.ownership import HeldLease
 from kclient.gateway.rows.groups import CommittedOffset
 from kclient.gateway.shields import Shields
@@ -117,8 +118,8 @@ class Harness:
 
     def renew(self) -> None:
         """Another coordinator over the same store, not started yet, and handlers that ask it."""
-        identity = Identity(1, "cluster", self.lease.current.epoch)
-        leadership = SoleLeader(identity, None, UnitEpochs(self.manager, self.lease))
+        identity = Identity(1, "cluster", self.lease.current.epoch, "run")
+        leadership = SoleLeader(identity, None, UnitEpochs(self.manager, self.lease), Members(1))
         topics = cast("TopicTable", self.topics)
         self.groups = GroupCoordinator(
             topics,

@@ -80,13 +80,15 @@ async def test_while_clocks_go_an_old_leader_says_nothing() -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(go_on)
             async with serving(old.name, 2) as new:
-                taken_over = len(heard)
+                taken_over, told = len(heard), len(ends)
                 assert not (await new.wire.produce("t", batch(b"new"))).error_code
                 assert taken_over > 100
                 await trio.sleep(20)
                 assert len(heard) == taken_over, "nothing is acknowledged any more"
-                assert ends[-1] is None, "nor read"
-                assert await new.wire.values("t") == [b"first", *heard, b"new"]
+                assert not [end for end in ends[told:] if end is not None], "nor read"
+                found = await new.wire.values("t")
+                under_way = [b"old-%d" % len(heard)]  # when the lease ended: it may be stored, and nobody was told
+                assert found in ([b"first", *heard, *stored, b"new"] for stored in ([], under_way))
                 nursery.cancel_scope.cancel()
                 old.gateway._supervisor.fail(RuntimeError("the test is over"))
 

@@ -1,0 +1,14 @@
+"""Which gateway leads which unit: decided from generations of gateways by every one of them alike, without asking.
+
+- `rendezvous.py`: the gateway that a unit belongs to, among some.
+- `generations.py`: which gateways there were from when on; leaders and their epochs follow from that.
+- `unit_states.py`: what one gateway has to do with a unit, from its being assigned to its being handed over.
+"""
+
+from kclient.gateway.assignment.generations import Assigned as Assigned
+from kclient.gateway.assignment.generations import Generation as Generation
+from kclient.gateway.assignment.generations import Generations as Generations
+from kclient.gateway.assignment.generations import Move as Move
+from kclient.gateway.assignment.rendezvous import fingerprint as fingerprint
+
+__all__ = ["Assigned", "Generation", "Generations", "Move", "fingerprint"]

@@ -1,0 +1,114 @@
+"""Generations of gateways: who leads a unit, and under which epoch, follows from them alone.
+
+The leader is the gateway that the unit belongs to in the newest generation. Its epoch is the number of the first
+generation since which that has been the same run of the same gateway without a break: it grows whenever the leader
+changes or starts anew, and stays while others come and go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from kclient.gateway.assignment.rendezvous import chosen
+from kclient.htp.errors import HtpError
+from kclient.htp.rows import GREATEST_EPOCH
+
+KEPT: Final = 32
+"""So many generations are kept, at least. Once there are twice as many, the older half is forgotten, and the epochs of
+units whose leader has not changed since then rise to the oldest that is left."""
+
+
+class Generation(NamedTuple):
+    """Which gateways serve the store from some moment on."""
+
+    number: int
+    """Greater than every earlier generation's, and every leader epoch that was given before."""
+    members: Mapping[int, int]
+    """The epoch of each gateway's lease, by its number: another run has another one."""
+
+
+class Assigned(NamedTuple):
+    """Who leads a unit."""
+
+    node_id: int
+    epoch: int
+
+
+class Move(NamedTuple):
+    """A unit gets another leader, or the same one under another epoch."""
+
+    unit: int
+    before: Assigned
+    after: Assigned
+
+
+class Generations:
+    """The generations that are known; never changed.
+
+    Args:
+        kept: They, the oldest first: at least one, each with members.
+
+    Raises:
+        ValueError: They are no such generations.
+    """
+
+    def __init__(self, kept: Sequence[Generation]) -> None:
+        if not kept or not all(each.members for each in kept):
+            raise ValueError("there is a generation, and gateways in each")
+        if any(later.number <= each.number for each, later in pairwise(kept)):
+            raise ValueError(f"generations grow, and do not go {', '.join(str(each.number) for each in kept)}")
+        self.kept: tuple[Generation, ...] = tuple(kept)
+        self._newest_first = self.kept[::-1]
+
+    @property
+    def newest(self) -> Generation:
+        """The one in force."""
+        return self.kept[-1]
+
+    @property
+    def controller_id(self) -> int:
+        """The gateway that clients send their administration to."""
+        return min(self.newest.members)
+
+    def followed_by(self, members: Mapping[int, int], above: int = 0) -> Generations:
+        """These with one more.
+
+        Args:
+            members: Of that.
+            above: Its number is greater than this one, too.
+
+        Raises:
+            HtpError: No number is left: they have 31 bits, as leader epochs have.
+        """
+        number = max(self.newest.number, above) + 1
+        if number > GREATEST_EPOCH:
+            raise HtpError(f"no generation of gateways is left above {number - 1}")
+        kept = self.kept if len(self.kept) < 2 * KEPT else self.kept[KEPT:]
+        return Generations([*kept, Generation(number, dict(members))])
+
+    def leader(self, unit: int) -> Assigned:
+        """Who leads a unit.
+
+        Args:
+            unit: Its `fingerprint`.
+        """
+        newest = self._newest_first[0]
+        node_id = chosen(unit, newest.members)
+        run, since = newest.members[node_id], newest.number
+        for each in self._newest_first[1:]:
+            if each.members.get(node_id) != run or chosen(unit, each.members) != node_id:
+                break
+            since = each.number
+        return Assigned(node_id, since)
+
+    def moves(self, following: Generations, units: Iterable[int]) -> list[Move]:
+        """What changes for some units when other generations come in the place of these.
+
+        Args:
+            following: The others.
+            units: Their fingerprints.
+        """
+        found = (Move(unit, self.leader(unit), following.leader(unit)) for unit in units)
+        return [move for move in found if move.before != move.after]

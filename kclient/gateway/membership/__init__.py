@@ -1,0 +1,13 @@
+"""Which gateways serve the store: this one registers, and follows the others.
+
+- `registration.py`: this gateway's row and lease, from its start to its end; the number that it is allotted.
+- `states.py`, `members.py`: who of the others is live, decided from what was seen (pure).
+- `view.py`: sees to it that something is seen.
+"""
+
+from kclient.gateway.membership.members import LiveGateways as LiveGateways
+from kclient.gateway.membership.members import Members as Members
+from kclient.gateway.membership.registration import Registration as Registration
+from kclient.gateway.membership.view import ClusterView as ClusterView
+
+__all__ = ["ClusterView", "LiveGateways", "Members", "Registration"]

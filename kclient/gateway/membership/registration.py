@@ -1,0 +1,166 @@
+"""This gateway as the others see it: its number, its lease and its row, from the start to the end."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Mapping
+from contextlib import suppress
+from itertools import chain, count
+from typing import Final
+
+import anyio
+
+from kclient.concurrency import to_the_end
+from kclient.gateway import ownership
+from kclient.gateway.membership.members import leases_by_number
+from kclient.gateway.rows.gateways import Endpoint, GatewayRow
+from kclient.gateway.rows.keys import GATEWAYS, gateway_key
+from kclient.htp.errors import FencedError, HtpError, LeaseHeldError
+from kclient.htp.port import Lease, LeaseInfo, Manager
+from kclient.htp.rows import scan_pages
+
+logger: logging.Logger = logging.getLogger("kclient.gateway")
+
+_FIRST_NUMBER: Final = 1
+"""Of the first gateway that is allotted one."""
+_GIVE_BACK_S: Final = 1.0
+"""Seconds that a store has to take a lease back."""
+
+
+class Registration:
+    """Registers a gateway: `allot` or `take`, then `publish`, with `renew` meanwhile; `leave` at the end.
+
+    Args:
+        manager: The store's.
+        rack: Where the gateway stands (`broker.rack`); None if that is not told.
+    """
+
+    def __init__(self, manager: Manager, rack: str | None) -> None:
+        self._manager = manager
+        self._rack = rack
+        self.run: str = secrets.token_hex(8)
+        """Tells this start of the gateway from all others of its number."""
+        self._node_id = -1
+        self._lease: Lease | None = None
+        """Until it is given back."""
+
+    @property
+    def lease(self) -> Lease:
+        """Under which it is registered."""
+        assert self._lease is not None
+        return self._lease
+
+    async def allot(self) -> int:
+        """Get a number that no other gateway has: the smallest that one has had and that is free, else a new one.
+
+        Returns:
+            The number; it is kept from others until `leave`.
+
+        Raises:
+            HtpError: The store failed.
+        """
+        known = leases_by_number(await self._manager.leases(GATEWAYS))
+        free = sorted(number for number, lease in known.items() if not lease.held)
+        for node_id in chain(free, count(max(known, default=_FIRST_NUMBER - 1) + 1)):
+            with suppress(LeaseHeldError):  # else another one was faster
+                await self._acquire(node_id)
+                return node_id
+        raise AssertionError("numbers do not end")
+
+    async def take(self, node_id: int) -> None:
+        """Register under a number that was given, over whoever had it: the store is this gateway's.
+
+        Raises:
+            HtpError: The store failed.
+        """
+        if self._lease is not None:
+            return  # it was allotted
+        over: LeaseInfo | None = None
+        while True:
+            try:
+                await self._acquire(node_id, over)
+            except LeaseHeldError:
+                over = leases_by_number(await self._manager.leases(gateway_key(node_id))).get(node_id)
+            else:
+                return
+
+    async def _acquire(self, node_id: int, over: LeaseInfo | None = None) -> None:
+        key = gateway_key(node_id)
+        above = 0  # the row's, in case that the lease is damaged
+        found = (await self._manager.get([key])).get(key)
+        if found is not None:
+            with suppress(ValueError):
+                above = GatewayRow.decode(found.value).epoch
+        holder, ttl = f"node-{node_id}/{self.run}", ownership.LEASE_S
+        self._lease = await self._manager.acquire(key, holder, ttl, above=above, over=over)
+        self._node_id = node_id
+
+    async def remove_others(self, store_lease: Lease) -> None:
+        """Remove the rows of all other gateways: they have ended, because this one has the store.
+
+        Args:
+            store_lease: That says so.
+
+        Raises:
+            FencedError: Another gateway has taken the store since.
+            HtpError: The store failed.
+        """
+        own = gateway_key(self._node_id)
+        async for page in scan_pages(self._manager, GATEWAYS):
+            gone: dict[str, bytes | None] = dict.fromkeys(key for key in page if key != own)
+            if gone:
+                await self._manager.commit(gone, lease=store_lease)
+
+    async def publish(self, endpoints: Mapping[str, Endpoint]) -> None:
+        """Write the row: from now on the others know this gateway.
+
+        Args:
+            endpoints: Where its clients find it, by the name of the listener.
+
+        Raises:
+            FencedError: A gateway of the same number has started.
+            HtpError: The store failed.
+        """
+        row = GatewayRow(self._node_id, self.run, self.lease.epoch, endpoints, self._rack)
+        await self._manager.commit({gateway_key(self._node_id): row.encode()}, lease=self.lease)
+
+    async def renew(self) -> None:
+        """Renew the lease for ever.
+
+        Raises:
+            FencedError: A gateway of the same number has started.
+        """
+        while True:
+            await anyio.sleep(ownership.LEASE_S / 3)
+            try:
+                self._lease = await self._manager.renew(self.lease)
+            except FencedError:
+                logger.error("another gateway with node.id=%d has started: this one stops", self._node_id)
+                raise
+            except HtpError as error:
+                logger.warning("other gateways may take this one for lost, its lease could not be renewed: %s", error)
+
+    async def leave(self) -> None:
+        """Remove the row, and give the lease and the number back; `renew` has ended.
+
+        Raises:
+            HtpError: The store does not take it; `give_back` tries once more.
+        """
+        lease = self._lease
+        if lease is None:
+            return
+        with suppress(FencedError):  # the number is another one's, and so is the row
+            await self._manager.commit({gateway_key(self._node_id): None}, lease=lease)
+        await self._manager.release(lease)
+        self._lease = None
+
+    async def give_back(self) -> None:
+        """Where `leave` has not: else the others take it for lost only when the lease has run out."""
+
+        async def leave() -> None:
+            with anyio.move_on_after(_GIVE_BACK_S), suppress(HtpError):
+                await self.leave()
+
+        if self._lease is not None:
+            await to_the_end(leave)
