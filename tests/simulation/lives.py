@@ -202,7 +202,7 @@ class World:
             "connections.max.idle.ms": -1,
         }
         gateway = Gateway(self.store, listen=None, config=config)
-        with trio.fail_after(60):
+        with trio.fail_after(120):  # half a minute for the lease, and calls that take seconds
             await gateway.start()
         self.gateway, self.epoch = gateway, gateway.parts.identity.leader_epoch
         promise(self.epoch > max(self.model.epochs.values(), default=-1), "the gateway's epoch is one of the past")
