@@ -629,7 +629,10 @@ async def test_a_topic_that_may_have_been_made(monkeypatch: pytest.MonkeyPatch, 
         assert ("t" in topics) is (then == "create")
         assert not topics.unsure
         assert not await scan_all(gateway.parts.manager, "kafka/intent/")
-        assert await domains_among(gateway.parts.manager, ["t"]) == (["t"] if then == "create" else [])
+        if then == "create":
+            assert (await wire.produce("t", batch_of(b"a"), 1)).error_code == 0
+        else:
+            assert not await domains_among(gateway.parts.manager, ["t"])
     async with running(url) as (gateway, wire):
         assert ("t" in gateway.parts.topics) is (then == "create")
 
