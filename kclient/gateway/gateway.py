@@ -104,7 +104,6 @@ class Gateway:
         self._supervisor = Supervisor("gateway", on_failure=_weakly(self._failed))
         self._parts: Assembly | None = None
         self._server: Server | None = None
-        self._metrics: MetricRegistry | None = None
         self._metrics_server: MetricsServer | None = None
         self._memory: MemoryPart | None = None
         """What it holds, of what all of the process may."""
@@ -280,8 +279,17 @@ class Gateway:
 
     def _registry(self) -> MetricRegistry:
         self._running()
-        assert self._metrics is not None
-        return self._metrics
+        parts, store = self.parts, self._store
+        assert self._memory is not None
+        return gateway_metrics(
+            topics=parts.topics,
+            groups=parts.groups.table.groups,
+            shared=parts.shared,
+            memory=self._memory,
+            connections=lambda: self.connections,
+            requests=lambda: parts.requests.count,
+            space=store.space if isinstance(store, StoreOnDisk) else None,
+        )
 
     @property
     def connections(self) -> int:
@@ -414,16 +422,6 @@ class Gateway:
     async def _start(self) -> None:
         parts = self._parts = await self._assemble()
         await parts.load()
-        assert self._memory is not None
-        self._metrics = gateway_metrics(
-            topics=parts.topics,
-            groups=parts.groups.table.groups,
-            shared=parts.shared,
-            memory=self._memory,
-            connections=lambda: self.connections,
-            requests=lambda: parts.requests.count,
-            space=self._store.space if isinstance(self._store, StoreOnDisk) else None,
-        )
         self._server = await self._make_server(parts)
         if self._listen is not None:
             await self._listen_first(self._listen)

@@ -9,6 +9,8 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kclient.arguments import shown
+from kclient.errors import ConfigError
 from kclient.gateway.contexts import Advertised
 from kclient.net.address import Address
 
@@ -28,14 +30,15 @@ async def listen(server: Server, address: Address, told: Address | None) -> Addr
             port.
 
     Raises:
-        OSError: The address cannot be bound; the text says why.
+        ConfigError: The address is not a host's.
+        OSError: It cannot be bound; the text says why.
     """
     label = advertised(address, told)
     if address.scheme == "unix":
         return (await server.listen_unix(Path(address.host), label=label)).address
     try:
         listener = await server.listen_tcp(address.host, address.port, label=label)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         raise not_bound(address, error) from error
     _warn_beyond_loopback(address)
     if told is None or told.port == 0:
@@ -53,8 +56,10 @@ def advertised(address: Address, told: Address | None = None) -> Advertised:
     return Advertised(host, shown.port)
 
 
-def not_bound(address: Address, error: OSError) -> OSError:
+def not_bound(address: Address, error: OSError | UnicodeError) -> OSError | ConfigError:
     """The error of a listener, with the address and what helps."""
+    if isinstance(error, UnicodeError):  # a label that is empty or too long
+        return ConfigError(f"cannot listen on {shown(str(address))}: that is not a host name")
     why = {
         errno.EADDRINUSE: "another process listens there; stop it, or choose another port (0 takes any that is free)",
         errno.EADDRNOTAVAIL: "this machine has no such address; 0.0.0.0 stands for all that it has",

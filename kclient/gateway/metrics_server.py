@@ -105,6 +105,7 @@ class MetricsServer:
         """Serve at one more address, whose port 0 stands for any free one; returns where.
 
         Raises:
+            ConfigError: It is not a host's.
             OSError: It cannot be bound; the text says why.
         """
         try:
@@ -113,7 +114,7 @@ class MetricsServer:
                 flags=socket.AI_PASSIVE,
             )  # fmt: skip
             sockets = bind_all(list(dict.fromkeys((item[0], item[4]) for item in found)), _BACKLOG)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             raise not_bound(address, error) from error
         for sock in sockets:
             task = self._spawn(self._accept, sock, name=f"metrics on {address}")

@@ -6,6 +6,7 @@ and of a prefix from the revision on at which somebody began to follow it.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -112,3 +113,15 @@ def check_place(
 def _since(prefix: str, followed: Mapping[str, int]) -> int | None:
     """From which revision on changes below a prefix are known."""
     return min((since for known, since in followed.items() if prefix.startswith(known)), default=None)
+
+
+def below(keys: Iterable[str], prefixes: Iterable[str]) -> list[str]:
+    """Those of some keys that begin with one of the prefixes, in order. Of those that do not, none is looked at."""
+    ordered = sorted(keys)
+    found = set[str]()
+    for prefix in prefixes:
+        for at in range(bisect_left(ordered, prefix), len(ordered)):
+            if not ordered[at].startswith(prefix):
+                break
+            found.add(ordered[at])
+    return sorted(found)

@@ -14,7 +14,7 @@ from typing import Any
 import anyio
 import anyio.from_thread
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import kclient
@@ -368,15 +368,19 @@ def test_closing(kind: str, value: Shown) -> None:
 
 @settings(examples(100), suppress_health_check=list(HealthCheck))
 @given(
-    st.sampled_from(["listen", "close"]),
+    st.sampled_from(["listen", "close", "serve_metrics"]),
     st.sampled_from(["address", "advertise"]),
     odd.filter(lambda value: not isinstance(value, int | float)).map(Shown),
 )
+@example("listen", "address", Shown("é" * 20_000))
+@example("serve_metrics", "address", Shown("é" * 20_000))
 def test_a_running_gateway(method: str, name: str, value: Shown) -> None:
     with kclient.sync.Gateway(f"memory:{uuid.uuid4().hex}", None) as gateway:
         if method == "listen":
             given = {"address": "127.0.0.1:0", name: value.value}
             attempt(f"listen({name}={value!r})", lambda: gateway.listen(**given))
+        elif method == "serve_metrics":
+            attempt(f"serve_metrics({value!r})", lambda: gateway.serve_metrics(value.value))
         else:
             attempt(f"close({value!r})", lambda: gateway.close(value.value))
             assert gateway.failure is None
@@ -384,4 +388,4 @@ def test_a_running_gateway(method: str, name: str, value: Shown) -> None:
 
 def test_every_call_of_a_gateway_is_tried() -> None:
     taking = {method for method in public_calls(kclient.sync.Gateway) if parameters(kclient.sync.Gateway, method)}
-    assert taking == {"close", "listen"}
+    assert taking == {"close", "listen", "serve_metrics"}

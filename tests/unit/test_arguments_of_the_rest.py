@@ -251,14 +251,16 @@ def test_waiting_for_deliveries(value: Shown) -> None:
 
 @settings(examples(60), suppress_health_check=list(HealthCheck))
 @given(
-    st.sampled_from(["address", "advertise"]),
+    st.sampled_from(["address", "advertise", "metrics"]),
     odd.filter(lambda value: not isinstance(value, int | float)).map(Shown),
 )
 def test_a_running_gateway(name: str, value: Shown) -> None:
     async def main() -> None:
         async with kclient.Gateway(f"memory:{uuid.uuid4().hex}", None) as gateway:
-            given = {"address": "127.0.0.1:0", name: value.value}
-            await gateway.listen(**given)
+            if name == "metrics":
+                await gateway.serve_metrics(value.value)
+            else:
+                await gateway.listen(**{"address": "127.0.0.1:0", name: value.value})
             assert gateway.failure is None
 
     attempt(f"listen({name}={value!r})", lambda: anyio.run(main))
@@ -303,4 +305,4 @@ def test_nothing_public_is_left_out(module: str) -> None:
 
 def test_every_call_of_a_gateway_is_tried() -> None:
     taking = {method for method in public_calls(kclient.Gateway) if parameters(kclient.Gateway, method)}
-    assert taking == {"close", "connect_stream", "listen"}
+    assert taking == {"close", "connect_stream", "listen", "serve_metrics"}

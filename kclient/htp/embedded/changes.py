@@ -15,7 +15,7 @@ from typing import Final
 
 from sqlalchemy import ColumnElement, Connection, and_, delete, insert, or_, select
 
-from kclient.htp.change_tokens import CHANGES_KEPT, ChangePlace, check_place, to_be_followed
+from kclient.htp.change_tokens import CHANGES_KEPT, ChangePlace, below, check_place, to_be_followed
 from kclient.htp.embedded.tables import changes, chunks, counter, entries, followed, set_counter
 from kclient.htp.port import Change, ChangePage
 from kclient.htp.rows import prefix_end
@@ -48,7 +48,7 @@ class ChangeLog:
         """Note what a commit is about to write, as far as it is followed."""
         if self._prefixes is None or not self._exclusive:
             self._prefixes = tuple(self._followed(connection))
-        touched = [key for key in writes if key.startswith(self._prefixes)] if self._prefixes else ()
+        touched = below(writes, self._prefixes)
         if not touched:
             return
         written = [key for key in touched if writes[key] is not None]

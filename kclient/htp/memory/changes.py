@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from kclient.htp.change_tokens import CHANGES_KEPT, ChangePlace, check_place, to_be_followed, touched_by
+from kclient.htp.change_tokens import CHANGES_KEPT, ChangePlace, below, check_place, to_be_followed, touched_by
 from kclient.htp.port import Change, ChangePage
 
 if TYPE_CHECKING:
@@ -36,9 +36,7 @@ class MemoryChanges:
         """Note what a commit is about to write, as far as it is followed."""
         if not self._prefixes:
             return
-        touched = sorted(
-            key for key in writes if key.startswith(self._prefixes) and (writes[key] is not None or key in values)
-        )
+        touched = [key for key in below(writes, self._prefixes) if writes[key] is not None or key in values]
         if not touched:
             return
         for key in touched:
