@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from kclient.errors import KafkaError
     from kclient.gateway.contexts import ConnectionContext
     from kclient.gateway.leadership import Leadership
-    from kclient.gateway.topic_record import TopicRecord
-    from kclient.gateway.topic_table import TopicTable
+    from kclient.gateway.topics.record import TopicRecord
+    from kclient.gateway.topics.table import TopicTable
 
 logger: logging.Logger = logging.getLogger("kclient.gateway")
 

@@ -13,7 +13,6 @@ from kclient.gateway.clock import Clock
 from kclient.gateway.config import BrokerConfig, TopicConfig
 from kclient.gateway.dynamic_config import DynamicConfig
 from kclient.gateway.extents import partition_store
-from kclient.gateway.followed_topics import FollowedTopics
 from kclient.gateway.groups import GroupCoordinator, group_settings
 from kclient.gateway.handlers.cluster import DescribeClusterHandler, DescribeTopicPartitionsHandler
 from kclient.gateway.handlers.configs import AlterConfigsHandler, DescribeConfigsHandler, IncrementalAlterConfigsHandler
@@ -49,8 +48,9 @@ from kclient.gateway.retention import Retention
 from kclient.gateway.search import TimestampSearch
 from kclient.gateway.server import RequestServer
 from kclient.gateway.shields import Shields
-from kclient.gateway.topic_table import TopicTable
-from kclient.gateway.topics import TopicCatalogue
+from kclient.gateway.topics.catalogue import TopicCatalogue
+from kclient.gateway.topics.followed import FollowedTopics
+from kclient.gateway.topics.table import TopicTable
 from kclient.gateway.virtual import SharedStore
 from kclient.gateway.workers import Workers
 from kclient.htp.port import Broker, Manager

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from kclient.gateway.metrics import MetricRegistry
 
 if TYPE_CHECKING:
-    from kclient.gateway.topic_table import TopicTable
+    from kclient.gateway.topics.table import TopicTable
     from kclient.gateway.virtual import SharedStore
     from kclient.htp.port import DiskSpace
     from kclient.memory_ledger import MemoryPart

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kclient.gateway.identity import Identity
     from kclient.gateway.membership import LiveGateways
     from kclient.gateway.rows.gateways import GatewayRow
-    from kclient.gateway.topic_record import TopicRecord
+    from kclient.gateway.topics.record import TopicRecord
     from kclient.gateway.unit_epochs import UnitEpochs
 
 

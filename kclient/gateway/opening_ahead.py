@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from kclient.gateway.clock import Clock
     from kclient.gateway.partition import Partition
     from kclient.gateway.partitions import PartitionTable
-    from kclient.gateway.topic_table import TopicTable
+    from kclient.gateway.topics.table import TopicTable
 
 _TOGETHER: Final = 8
 """Partitions that are opened together after the start: the store merges what they have it write."""

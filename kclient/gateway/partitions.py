@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from kclient.gateway.ownership import HeldLease
     from kclient.gateway.producer_windows import ProducerLimit
     from kclient.gateway.shields import Shields
-    from kclient.gateway.topic_record import TopicRecord
-    from kclient.gateway.topic_table import TopicTable
+    from kclient.gateway.topics.record import TopicRecord
+    from kclient.gateway.topics.table import TopicTable
     from kclient.htp.port import Manager
     from kclient.memory_ledger import LimitedAccount, MemoryPart
 

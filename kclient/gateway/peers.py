@@ -24,7 +24,7 @@ from kclient.records import EndMarker
 if TYPE_CHECKING:
     from kclient.gateway.append import Append
     from kclient.gateway.partitions import PartitionTable
-    from kclient.gateway.topic_table import TopicTable
+    from kclient.gateway.topics.table import TopicTable
 
 _PATIENCE_S: Final = 10.0
 """Seconds that the ends of transactions are waited for to be durable, once they are appended."""

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from kclient.gateway.config import Live
     from kclient.gateway.partition import Partition
     from kclient.gateway.partitions import PartitionTable
-    from kclient.gateway.topic_record import TopicRecord
-    from kclient.gateway.topic_table import TopicTable
+    from kclient.gateway.topics.record import TopicRecord
+    from kclient.gateway.topics.table import TopicTable
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.retention")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from kclient.gateway.partition import Partition
-from kclient.gateway.topic_record import TopicRecord
+from kclient.gateway.topics.record import TopicRecord
 from kclient.migration.source import Bounds, SourceTopic
 from kclient.types import TopicPartition
 

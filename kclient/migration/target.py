@@ -14,8 +14,8 @@ from kclient.gateway.append import Append, AppendState
 from kclient.gateway.config import check_topic_overrides
 from kclient.gateway.partition import Partition
 from kclient.gateway.rows.topics import MirrorOrigin
-from kclient.gateway.topic_record import TopicRecord
-from kclient.gateway.topics import check_name
+from kclient.gateway.topics.names import check_name
+from kclient.gateway.topics.record import TopicRecord
 from kclient.migration.errors import MigrationError
 from kclient.migration.source import SourceTopic
 from kclient.records import CURRENT_MAGIC, BatchHeader, check_batch, iter_headers, up_convert

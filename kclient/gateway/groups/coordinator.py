@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from kclient.gateway.identity import Identity
     from kclient.gateway.leadership import Leadership
     from kclient.gateway.ownership import HeldLease
-    from kclient.gateway.topic_table import TopicTable
+    from kclient.gateway.topics.table import TopicTable
     from kclient.htp.port import Manager
     from kclient.memory_ledger import MemoryPart
     from kclient.net.fair_queue import FairQueue

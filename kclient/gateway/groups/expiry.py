@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kclient.gateway.groups.deletion import GroupDeletion
     from kclient.gateway.groups.group import ManagedGroup
     from kclient.gateway.groups.table import GroupTable
-    from kclient.gateway.topic_table import TopicTable
+    from kclient.gateway.topics.table import TopicTable
     from kclient.net.fair_queue import Flow
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.groups")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kclient.gateway.groups.writer import GroupWriter
     from kclient.gateway.leadership import Leadership
     from kclient.gateway.rows.groups import CommittedOffset
-    from kclient.gateway.topic_table import TopicTable
+    from kclient.gateway.topics.table import TopicTable
     from kclient.htp.port import Manager, Versioned
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.groups")

@@ -10,7 +10,7 @@ from kclient.gateway.rows.groups import CommittedOffset
 from kclient.types import TopicPartition
 
 if TYPE_CHECKING:
-    from kclient.gateway.topic_record import TopicRecord
+    from kclient.gateway.topics.record import TopicRecord
     from kclient.memory_ledger import MemoryAccount
 
 _OFFSET: Final = 220

@@ -16,7 +16,7 @@ from kclient.gateway.rows.keys import group_key, longest_offset_key, of_topic_of
 if TYPE_CHECKING:
     from kclient.gateway.groups.offsets import GroupOffsets, OffsetCommit
     from kclient.gateway.rows.groups import CommittedOffset
-    from kclient.gateway.topic_record import TopicRecord
+    from kclient.gateway.topics.record import TopicRecord
     from kclient.htp.port import Manager
     from kclient.types import TopicPartition
 

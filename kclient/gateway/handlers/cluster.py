@@ -14,8 +14,8 @@ from kclient.gateway.error_codes import code_of
 from kclient.gateway.handlers._work import FEW, Work, lazily, sorted_in_steps, started
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
 from kclient.gateway.leadership import Leadership
-from kclient.gateway.topic_record import TopicRecord
-from kclient.gateway.topics import check_name
+from kclient.gateway.topics.names import check_name
+from kclient.gateway.topics.record import TopicRecord
 from kclient.protocol.messages.metadata import (
     DescribeClusterBroker,
     DescribeClusterRequest,

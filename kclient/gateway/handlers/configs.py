@@ -21,7 +21,9 @@ from kclient.gateway.handlers._work import Work, counted, lazily, started
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
 from kclient.gateway.setting import BrokerSetting, SettingType, as_list, did_you_mean
 from kclient.gateway.settings import BROKER_SETTINGS, HTP_MAPPING, HTP_MIRROR, TOPIC_SETTINGS
-from kclient.gateway.topics import TopicCatalogue, check_name, checked_overrides
+from kclient.gateway.topics.catalogue import TopicCatalogue
+from kclient.gateway.topics.names import check_name
+from kclient.gateway.topics.settings import checked_overrides
 from kclient.net.fair_queue import Pace
 from kclient.protocol.messages.configs import (
     AlterConfigsRequest,

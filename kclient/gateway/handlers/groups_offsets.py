@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from kclient.gateway.contexts import ConnectionContext, RequestContext
     from kclient.gateway.groups.committed import CommittedOffsets
     from kclient.gateway.groups.writer import Write
-    from kclient.gateway.topic_record import TopicRecord
+    from kclient.gateway.topics.record import TopicRecord
 
 
 _WITH_TOPIC_IDS = 10  # OffsetCommit and OffsetFetch name topics by id from this version on

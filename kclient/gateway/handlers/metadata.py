@@ -23,8 +23,9 @@ from kclient.gateway.error_codes import code_of
 from kclient.gateway.handlers._work import FEW, Work, lazily, started
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
 from kclient.gateway.leadership import Leadership
-from kclient.gateway.topic_record import TopicRecord
-from kclient.gateway.topics import INTERNAL, TopicCatalogue, check_name
+from kclient.gateway.topics.catalogue import TopicCatalogue
+from kclient.gateway.topics.names import INTERNAL, check_name
+from kclient.gateway.topics.record import TopicRecord
 from kclient.net.fair_queue import Pace
 from kclient.protocol.messages.metadata import (
     MetadataRequest,

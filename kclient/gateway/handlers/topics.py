@@ -28,8 +28,8 @@ from kclient.gateway.error_codes import Role, put_error
 from kclient.gateway.handlers._work import counted, lazily
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
 from kclient.gateway.settings import MOST_PARTITIONS, TOPIC_SETTINGS
-from kclient.gateway.topic_record import TopicRecord
-from kclient.gateway.topics import TopicCatalogue
+from kclient.gateway.topics.catalogue import TopicCatalogue
+from kclient.gateway.topics.record import TopicRecord
 from kclient.net.fair_queue import Pace
 from kclient.protocol.messages.topics import (
     CreatableTopic,

@@ -20,7 +20,7 @@ from kclient.gateway import Gateway
 from kclient.gateway.dynamic_config import DynamicConfig
 from kclient.gateway.groups import GroupCoordinator
 from kclient.gateway.partitions import PartitionTable
-from kclient.gateway.topics import TopicCatalogue
+from kclient.gateway.topics.catalogue import TopicCatalogue
 from kclient.htp import LeaseHeldError, open_store
 from kclient.htp.embedded import EmbeddedStore
 from kclient.htp.errors import StorageFullError

@@ -14,11 +14,11 @@ import pytest
 
 from kclient.errors import ErrorCode, KafkaError
 from kclient.gateway import Gateway
-from kclient.gateway import topics as topics_module
 from kclient.gateway.append import AppendState
 from kclient.gateway.partition_states import State
 from kclient.gateway.rows.keys import CHECKPOINTS
 from kclient.gateway.rows.partitions import decode_checkpoint
+from kclient.gateway.topics import catalogue, remains
 from kclient.htp import StorageError, open_store
 from kclient.htp.embedded.manager import SqliteManager
 from kclient.htp.embedded.syncer import Syncer
@@ -275,7 +275,7 @@ async def test_nothing_is_read_before_it_counts_as_stored(url: str) -> None:
 
 
 async def test_what_a_deletion_could_not_remove_is_removed_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topics_module, "_SWEEP_S", 0.01)
+    monkeypatch.setattr(catalogue, "_SWEEP_S", 0.01)
     async with running() as (gateway, wire):
         parts = gateway.parts
         await wire.create("t", 3)
@@ -303,8 +303,8 @@ async def test_what_a_deletion_could_not_remove_is_removed_later(monkeypatch: py
 @pytest.mark.domains
 async def test_a_deletion_does_not_wait_for_a_store_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its partition is removed when it is opened no more, and what other deletions have left meanwhile."""
-    monkeypatch.setattr(topics_module, "_LEAVING_S", 0.01)
-    monkeypatch.setattr(topics_module, "_SWEEP_S", 0.01)
+    monkeypatch.setattr(remains, "_LEAVING_S", 0.01)
+    monkeypatch.setattr(catalogue, "_SWEEP_S", 0.01)
     gates = Gates(open_store(f"memory:{next(names)}"))
     store: Any = gates.store
     async with store, Gateway(store, listen=None) as gateway:
@@ -330,7 +330,7 @@ async def test_a_deletion_does_not_wait_for_a_store_that_hangs(monkeypatch: pyte
             while left:
                 await anyio.lowlevel.checkpoint()
         assert not await domains_among(gateway.parts.manager, ["hung"])
-        assert not gateway.parts.catalogue._leaving
+        assert not gateway.parts.catalogue._remains._leaving
         assert (await wire.create("hung")).error_code == 0
         assert (await wire.produce("hung", batch_of(b"new"))).base_offset == 0
         await wire.aclose()
@@ -416,7 +416,7 @@ class Answers:
 async def test_what_may_be_deleted_takes_nothing_until_that_is_known(
     monkeypatch: pytest.MonkeyPatch, made: bool, who: str
 ) -> None:
-    monkeypatch.setattr(topics_module, "_SWEEP_S", 0.01 if who == "the gateway" else 1000.0)
+    monkeypatch.setattr(catalogue, "_SWEEP_S", 0.01 if who == "the gateway" else 1000.0)
     answers = Answers(monkeypatch)
     async with running() as (gateway, wire):
         topics = gateway.parts.topics
@@ -502,7 +502,7 @@ async def test_what_became_of_a_change_is_found_out(monkeypatch: pytest.MonkeyPa
 
 
 async def test_a_change_that_nobody_repeats_is_found_out_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topics_module, "_SWEEP_S", 0.01)
+    monkeypatch.setattr(catalogue, "_SWEEP_S", 0.01)
     answers = Answers(monkeypatch)
     async with running() as (gateway, wire):
         await wire.create("t")
@@ -579,7 +579,7 @@ async def tidy(gateway: Gateway) -> None:
 @pytest.mark.domains
 async def test_what_a_creation_left_that_nobody_repeats_is_dealt_with_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """Places that no topic has are removed; the topic is there if only the answer was lost."""
-    monkeypatch.setattr(topics_module, "_SWEEP_S", 0.01)
+    monkeypatch.setattr(catalogue, "_SWEEP_S", 0.01)
     answers = Answers(monkeypatch)
     async with running() as (gateway, wire):
         with monkeypatch.context() as patch:
@@ -610,7 +610,7 @@ async def test_what_a_creation_left_that_nobody_repeats_is_dealt_with_later(monk
 @pytest.mark.parametrize("then", ["delete", "create"])
 async def test_a_topic_that_may_have_been_made(monkeypatch: pytest.MonkeyPatch, then: str, *, made: bool) -> None:
     """Nothing is done to it until that is known: a deletion that finds no topic would be followed by the topic."""
-    monkeypatch.setattr(topics_module, "_SWEEP_S", 0.01)
+    monkeypatch.setattr(catalogue, "_SWEEP_S", 0.01)
     answers = Answers(monkeypatch)
     url = f"memory:{next(names)}"
     async with running(url) as (gateway, wire):
@@ -638,7 +638,7 @@ async def test_a_topic_that_may_have_been_made(monkeypatch: pytest.MonkeyPatch, 
 
 
 async def test_what_the_deletion_of_a_damaged_topic_left_is_removed_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topics_module, "_SWEEP_S", 0.01)
+    monkeypatch.setattr(catalogue, "_SWEEP_S", 0.01)
     url = f"memory:{next(names)}"
     async with running(url) as (gateway, wire):
         await wire.create("t")

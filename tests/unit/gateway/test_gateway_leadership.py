@@ -14,7 +14,7 @@ from kclient.gateway.contexts import Advertised
 from kclient.gateway.identity import Identity
 from kclient.gateway.leadership import GatewayNode, Leader
 from kclient.gateway.rows.keys import OFFSETS
-from kclient.gateway.topic_record import TopicRecord
+from kclient.gateway.topics.record import TopicRecord
 from kclient.gateway.unit_epochs import Unit
 from kclient.htp import open_store
 from kclient.protocol import messages as m

@@ -71,7 +71,7 @@ async def close(url: str) -> None:
 @pytest.mark.domains
 async def test_what_comes_back_to_a_deleted_topic_opens_nothing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the places of the old topic are being removed, a pass of retention goes on with its stale record."""
-    monkeypatch.setattr("kclient.gateway.topics._LEAVING_S", 20.0)
+    monkeypatch.setattr("kclient.gateway.topics.remains._LEAVING_S", 20.0)
     await fill(url, 3, retention_ms="-1")
     async with gated(url) as (gateway, wire, gates), anyio.create_task_group() as group:
         opening = gates.hold("open", 2)

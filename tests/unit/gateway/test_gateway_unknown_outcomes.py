@@ -418,7 +418,7 @@ async def test_what_a_deleted_topic_leaves_is_removed_when_nobody_opens_it_any_m
     url: Url, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else what opening it writes would come afterwards, and stay."""
-    monkeypatch.setattr("kclient.gateway.topics._LEAVING_S", 20.0)
+    monkeypatch.setattr("kclient.gateway.topics.remains._LEAVING_S", 20.0)
     async with gated(url) as (gateway, wire, broker, gates), anyio.create_task_group() as group:
         await wire.create("t")
         await wire.produce("t", batch_of(b"old"))

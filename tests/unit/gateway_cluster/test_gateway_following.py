@@ -24,15 +24,15 @@ from kclient.errors import (
 )
 from kclient.gateway.change_feed import ChangeFeed
 from kclient.gateway.config import BrokerConfig, TopicConfig
-from kclient.gateway.followed_topics import FollowedTopics
 from kclient.gateway.mapping import mapping_for
 from kclient.gateway.ownership import HeldLease
 from kclient.gateway.rows.keys import INTENTS, SETTINGS, TOPICS, intent_key, topic_key
 from kclient.gateway.rows.topics import IntentRow
 from kclient.gateway.shields import Shields
-from kclient.gateway.topic_record import TopicRecord
-from kclient.gateway.topic_table import TopicTable
-from kclient.gateway.topics import TopicCatalogue
+from kclient.gateway.topics.catalogue import TopicCatalogue
+from kclient.gateway.topics.followed import FollowedTopics
+from kclient.gateway.topics.record import TopicRecord
+from kclient.gateway.topics.table import TopicTable
 from kclient.htp import StorageError, open_store
 from kclient.htp.port import ChangePage
 from kclient.memory_ledger import MemoryLedger
@@ -261,7 +261,7 @@ async def test_many_changes_at_the_same_time(url: str, seed: int) -> None:
 
 
 async def test_an_intent_of_another_gateway_is_left_alone(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kclient.gateway.topics._PATIENCE_S", 0.05)
+    monkeypatch.setattr("kclient.gateway.topics.catalogue._PATIENCE_S", 0.05)
     async with parties(url) as (store, (one, two)):
         await one.catalogue.create("t", 2)
         await agree(store, (one, two))

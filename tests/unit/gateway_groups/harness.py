@@ -30,8 +30,8 @@ from kclient.gateway.membership import Members
 from kclient.gateway.ownership import HeldLease
 from kclient.gateway.rows.groups import CommittedOffset
 from kclient.gateway.shields import Shields
-from kclient.gateway.topic_record import TopicRecord
-from kclient.gateway.topic_table import TopicTable
+from kclient.gateway.topics.record import TopicRecord
+from kclient.gateway.topics.table import TopicTable
 from kclient.gateway.unit_epochs import UnitEpochs
 from kclient.htp import open_store
 from kclient.htp.memory import reset

@@ -10,7 +10,7 @@ import pytest
 import kclient
 from kclient.errors import KafkaStorageError, KafkaTimeoutError
 from kclient.gateway import Gateway
-from kclient.gateway.topics import TopicCatalogue
+from kclient.gateway.topics.catalogue import TopicCatalogue
 from kclient.migration import MigrationError, SourceCluster, Target
 from kclient.migration.cutover import CutOver, CutOverRun
 from tests.gateway_wire import batch_of, names, running

@@ -10,8 +10,8 @@ from kclient.gateway.rows.keys import TOPICS
 from kclient.htp.rows import scan_pages
 
 if TYPE_CHECKING:
-    from kclient.gateway.topic_table import TopicTable
-    from kclient.gateway.topics import TopicCatalogue
+    from kclient.gateway.topics.catalogue import TopicCatalogue
+    from kclient.gateway.topics.table import TopicTable
     from kclient.htp.port import Change, Manager
 
 

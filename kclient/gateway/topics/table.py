@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from kclient.errors import PolicyViolationError
 
 if TYPE_CHECKING:
-    from kclient.gateway.topic_record import Intent, TopicRecord
+    from kclient.gateway.topics.record import Intent, TopicRecord
     from kclient.memory_ledger import LimitedAccount
 
 _TOPIC, _PARTITION, _SETTING = 2_000, 330, 200
@@ -110,6 +110,13 @@ class TopicTable:
         """Count what a topic that is in it takes, which has changed."""
         before, record.held = record.held, _size(record.partitions, record.overrides)
         self._memory.add(record.held - before)
+
+    def take_over(self, record: TopicRecord, written: TopicRecord) -> None:
+        """Make a topic's record what another one says that was made of its row."""
+        record.places, record.partitions, record.overrides = written.places, written.partitions, written.overrides
+        record.mirror, record.version = written.mirror, written.version
+        if record.name in self:
+            self.count(record)
 
     def remove(self, record: TopicRecord) -> None:
         """Take a topic out: nobody finds it any more."""

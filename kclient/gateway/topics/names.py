@@ -1,0 +1,20 @@
+"""Which names topics may have."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from kclient.errors import InvalidTopicError
+
+_LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+"""Kafka's own topics: a gateway keeps their content elsewhere, so they are not made by asking for them."""
+
+
+def check_name(name: str) -> None:
+    """`InvalidTopicError` for a name that Kafka would not take."""
+    if name in (".", "..") or not _LEGAL.fullmatch(name):
+        raise InvalidTopicError(
+            f"Topic name is invalid: {name[:300]!r} is not 1 to 249 ASCII letters, digits, '.', '_' or '-'"
+        )
