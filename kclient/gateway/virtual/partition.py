@@ -25,6 +25,31 @@ _BYTES_AT_ONCE: Final = 6 << 20
 """What is read at once, at most, or a little more: others have their turn after that."""
 
 
+class _AtHand:
+    """What can be read of a topic without waiting, up to a limit.
+
+    Args:
+        topic: The topic.
+    """
+
+    __slots__ = ("_left", "_room", "_topic")
+
+    def __init__(self, topic: SharedTopic) -> None:
+        self._topic = topic
+        self._left = _BYTES_AT_ONCE
+        self._room = AT_ONCE
+
+    def read(self, ordinal: int, few: int | None) -> Window | None:
+        """Messages from an ordinal on; None if they must first come from the disk, or enough was read."""
+        window = self._topic.windows.find(ordinal)
+        if window is None and self._left > 0 and self._room > 0:
+            window = self._topic.read_nowait(ordinal, few)
+            if window is not None:
+                self._left -= len(window.data)
+                self._room -= window.next - window.first
+        return window
+
+
 class SharedPartition:
     """Implements `kclient.htp.port.DirectTopic` with offsets for positions; made by `SharedStore`.
 
@@ -125,35 +150,31 @@ class SharedPartition:
         """The visible batches from an offset on; None if something must first come from the disk."""
         self._check()
         self._check_position(position)
-        topic, left, room = self.topic, _BYTES_AT_ONCE, AT_ONCE
-
-        def read(ordinal: int, few: int | None) -> Window | None:
-            nonlocal left, room
-            window = topic.windows.find(ordinal)
-            if window is None and left > 0 and room > 0:
-                window = topic.read_nowait(ordinal, few)
-                if window is not None:
-                    left, room = left - len(window.data), room - (window.next - window.first)
-            return window
-
+        topic = self.topic
+        at_hand = _AtHand(topic)
         try:
-            return pull(self.index, self._name, topic.end, read, topic.buffers.take, position, max_bytes, max_messages)
+            pulled = pull(
+                self.index, self._name, topic.end, at_hand.read, topic.buffers.take, position, max_bytes, max_messages
+            )
         except Missing:
             return None
         except PositionError as error:
             raise self._positions(error) from error
+        self._used(pulled)
+        return pulled
 
     async def pull(self, position: int, *, max_bytes: int = 1 << 20, max_messages: int | None = None) -> Pulled:
         """The visible batches from an offset on."""
         await anyio.lowlevel.checkpoint()
         topic, got, borrowed = self.topic, list[Window](), list[Block]()
+        at_hand = _AtHand(topic)
         damage: DamagedError | None = None
 
         def read(ordinal: int, few: int | None) -> Window | None:
             for window in got:  # where there is no room to keep them
                 if window.first <= ordinal < window.next:
                     return window
-            return topic.windows.find(ordinal)
+            return at_hand.read(ordinal, few)
 
         try:
             while True:
@@ -161,10 +182,12 @@ class SharedPartition:
                 self._check_position(position)
                 patient = damage is None and len(got) < _WINDOWS_AT_ONCE
                 try:
-                    return pull(
+                    pulled = pull(
                         self.index, self._name, topic.end, read, topic.buffers.take, position, max_bytes, max_messages,
                         patient=patient,
                     )  # fmt: skip
+                    self._used(pulled)
+                    return pulled
                 except Missing as missing:
                     what, few = missing.what, missing.few
                 if damage is not None:  # there is nothing before it
@@ -181,6 +204,12 @@ class SharedPartition:
         finally:
             for block in borrowed:
                 self._give_back(block)
+
+    def _used(self, pulled: Pulled) -> None:
+        """The entries behind what was read are needed next: windows, which are large, go before them."""
+        blocks, number = self.index.blocks, self.index.find(pulled.last + 1)
+        if number < len(blocks):
+            self.topic.used(blocks[number])
 
     @staticmethod
     def _give_back(block: Block) -> None:

@@ -522,6 +522,10 @@ class SharedTopic:
             raise DamagedError(f"{self}: nothing of partition {index.number} is left from offset {block.first} on")
         return found
 
+    def used(self, block: Block) -> None:
+        """The entries of a block were used just now."""
+        self._kept.used(block)
+
     def _keep(self, block: Block) -> bool:
         """The entries of a block are written: they stay in memory as long as there is room."""
 

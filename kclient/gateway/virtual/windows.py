@@ -24,6 +24,8 @@ AT_ONCE: Final = 16_384 if IMPLEMENTATION == "compiled" else 1_000
 _SHARE: Final = 16
 """One part in so many of the memory may be taken."""
 _MOST: Final = 32 << 20
+_LARGE: Final = 512 << 10
+"""Bytes of what counts as large: full windows do, and the entries of no block."""
 _NEAR: Final = 512
 """Messages that are read though nobody has asked for them yet."""
 _MESSAGE: Final = 24
@@ -33,50 +35,84 @@ _MESSAGE: Final = 24
 class Kept:
     """What may be given up, in the order of its last use.
 
+    Large things and small ones count apart, and those go that hold more: windows, which are read through once, do not
+    push out the entries that tell where to read next.
+
     Args:
         memory: What the gateway holds.
     """
 
     def __init__(self, memory: MemoryPart) -> None:
         self._account: CacheAccount = memory.cache("shared topics", _SHARE, self.give_up, _MOST)
-        self._things: OrderedDict[object, tuple[int, Callable[[], object]]] = OrderedDict()
+        self._large, self._small = _Things(), _Things()
 
     def __len__(self) -> int:
-        return len(self._things)
+        return len(self._large) + len(self._small)
 
     def keep(self, thing: object, size: int, drop: Callable[[], object]) -> bool:
         """Keep something of this size until `drop` is called; False if there is no room."""
-        account, things, freed = self._account, self._things, 0
+        account, freed = self._account, 0
         try:
             while not account.has_room(size - freed):
+                things = max(self._large, self._small, key=_held)
                 if not things:
                     return False
-                given_up, let_go = things.popitem(last=False)[1]
-                let_go()
-                freed += given_up
-            things[thing] = size, drop
+                freed += things.give_up_oldest()
+            self._of(size).put(thing, size, drop)
             freed -= size
             return True
         finally:
             account.add(-freed)  # at once: others are told of what changes
 
+    def _of(self, size: int) -> _Things:
+        return self._large if size >= _LARGE else self._small
+
     def used(self, thing: object) -> None:
         """Something was used just now."""
-        if thing in self._things:
-            self._things.move_to_end(thing)
+        for things in (self._large, self._small):
+            if thing in things:
+                things.move_to_end(thing)
 
     def discard(self, thing: object) -> None:
         """Give something up, if it is kept."""
-        found = self._things.pop(thing, None)
-        if found is not None:
-            size, drop = found
-            drop()
-            self._account.add(-size)
+        for things in (self._large, self._small):
+            if thing in things:
+                self._account.add(-things.give_up(thing))
 
     def give_up(self) -> None:
         """Give up everything."""
-        while self._things:
-            self.discard(next(iter(self._things)))
+        for things in (self._large, self._small):
+            while things:
+                self._account.add(-things.give_up_oldest())
+
+
+class _Things(OrderedDict[object, tuple[int, "Callable[[], object]"]]):
+    """Things that are kept: their sizes, and what is called when they are given up; those first that were not used."""
+
+    held = 0
+    """Bytes of all of them."""
+
+    def put(self, thing: object, size: int, drop: Callable[[], object]) -> None:
+        self[thing] = size, drop
+        self.held += size
+
+    def give_up(self, thing: object) -> int:
+        """What it held."""
+        return self._let_go(self.pop(thing))
+
+    def give_up_oldest(self) -> int:
+        """What it held."""
+        return self._let_go(self.popitem(last=False)[1])
+
+    def _let_go(self, kept: tuple[int, Callable[[], object]]) -> int:
+        size, drop = kept
+        self.held -= size
+        drop()
+        return size
+
+
+def _held(things: _Things) -> int:
+    return things.held
 
 
 class Window(NamedTuple):
