@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Final
 
-from sqlalchemy import ColumnElement, Connection, and_, delete, insert, or_, select
+from sqlalchemy import BindParameter, ColumnElement, Connection, and_, bindparam, delete, insert, or_, select
 
 from kclient.htp.change_tokens import CHANGES_KEPT, ChangePlace, below, check_place, to_be_followed
 from kclient.htp.embedded.tables import changes, chunks, counter, entries, followed, set_counter
@@ -25,6 +25,13 @@ _HISTORY: Final = "history"
 _FLOOR: Final = "changes forgotten"
 _COMPARED: Final = 100
 """Prefixes that the database compares with itself: an expression may be only so deep, and so many values be bound."""
+
+# made once: see tables.py
+_SOME: Final[BindParameter[str]] = bindparam("keys", expanding=True)
+_THERE: Final = select(entries.c.key).where(entries.c.key.in_(_SOME))
+_FORGET: Final = delete(changes).where(changes.c.key.in_(_SOME))
+_REPLACE: Final = delete(changes).where(changes.c.key.in_(_SOME), changes.c.deleted.is_(False))
+_INSERT: Final = insert(changes)
 
 
 class ChangeLog:
@@ -54,11 +61,11 @@ class ChangeLog:
         written = [key for key in touched if writes[key] is not None]
         gone = [key for key in touched if writes[key] is None]
         for some in chunks(gone):
-            there = set(connection.scalars(select(entries.c.key).where(entries.c.key.in_(some))))
-            connection.execute(delete(changes).where(changes.c.key.in_(there)))
+            there = list(connection.scalars(_THERE, {"keys": some}))
+            connection.execute(_FORGET, {"keys": there})
             self._add(connection, revision, there, deleted=True)
         for some in chunks(written):
-            connection.execute(delete(changes).where(changes.c.key.in_(some), changes.c.deleted.is_(False)))
+            connection.execute(_REPLACE, {"keys": some})
             self._add(connection, revision, some, deleted=False)
         self._spare -= len(touched)
         if self._spare >= 0:
@@ -71,7 +78,7 @@ class ChangeLog:
     def _add(connection: Connection, revision: int, keys: Iterable[str], *, deleted: bool) -> None:
         rows = [{"key": key, "deleted": deleted, "version": revision} for key in keys]
         if rows:
-            connection.execute(insert(changes), rows)
+            connection.execute(_INSERT, rows)
 
     def _forget(self, connection: Connection) -> None:
         """Let the oldest go, of each commit all or none."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import Connection, Row, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, insert, select, update
 
 from kclient.htp.embedded.tables import leases
 from kclient.htp.errors import FencedError, LeaseHeldError
@@ -14,6 +14,9 @@ from kclient.htp.port import Lease, LeaseInfo
 from kclient.htp.rows import GREATEST_EPOCH, whole
 
 logger: logging.Logger = logging.getLogger(__name__)
+
+_EPOCH: Final = select(leases.c.epoch).where(leases.c.name == bindparam("lease"))
+"""Made once: see tables.py."""
 
 
 class LeaseTable:
@@ -99,6 +102,6 @@ def _legible(value: Any, *greatest: int) -> int:
 
 def check_epoch(connection: Connection, lease: Lease) -> None:
     """Raise `FencedError` if somebody has acquired a lease since."""
-    epoch = connection.scalar(select(leases.c.epoch).where(leases.c.name == lease.name))
+    epoch = connection.scalar(_EPOCH, {"lease": lease.name})
     if epoch != lease.epoch:
         raise FencedError(f"{lease.name!r} has epoch {epoch}, not {lease.epoch}", epoch=epoch)

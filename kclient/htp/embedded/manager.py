@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 import anyio
-from sqlalchemy import Connection, Select, Table, delete, insert, select
+from sqlalchemy import Connection, Select, Table, bindparam, delete, insert, select
 
 from kclient.concurrency import Completion, LoopHandle, thread_to_the_end
 from kclient.htp.brokers import FIRST_BROKER, binding_of, check_broker
@@ -430,16 +430,27 @@ def _check_domain(connection: Connection, domain: str) -> None:
         raise UnknownDomainError(f"There is no domain {domain!r}")
 
 
-def _of(table: Table, topic: Topic) -> Select[Any]:
-    """The rows of a topic in a table."""
-    return select(table).where(table.c.domain == topic.domain, table.c.name == topic.name)
+def _rows_of(table: Table) -> Select[Any]:
+    """The rows of a topic in a table; made once (see tables.py)."""
+    return select(table).where(table.c.domain == bindparam("of_domain"), table.c.name == bindparam("of_name"))
+
+
+_TOPIC: Final = _rows_of(topics)
+_BINDINGS: Final = _rows_of(bindings).order_by(bindings.c.incarnation)
+_BINDING: Final = _rows_of(bindings).where(
+    bindings.c.incarnation == bindparam("of_incarnation"), bindings.c.broker == bindparam("of_broker")
+)
+
+
+def _named(topic: Topic) -> dict[str, object]:
+    return {"of_domain": topic.domain, "of_name": topic.name}
 
 
 def _find_topic(connection: Connection, topic: Topic) -> TopicInfo | None:
-    row = connection.execute(_of(topics, topic)).first()
+    row = connection.execute(_TOPIC, _named(topic)).first()
     if row is None:
         return None
-    further = connection.execute(_of(bindings, topic).order_by(bindings.c.incarnation))
+    further = connection.execute(_BINDINGS, _named(topic))
     return next(topic_infos([row], further.all()))
 
 
@@ -452,14 +463,13 @@ def _check_topic(connection: Connection, topic: Topic) -> TopicInfo:
 
 def _is_there(connection: Connection, place: Place) -> bool:
     """Whether a topic is at a broker in this incarnation. Raises `UnknownTopicError` if there is none of the name."""
-    row = connection.execute(_of(topics, place.topic)).first()
+    row = connection.execute(_TOPIC, _named(place.topic)).first()
     if row is None:
         raise _unknown(place.topic)
     if row.incarnation == place.incarnation:
         return (row.broker or "") == place.broker
-    mine = (bindings.c.incarnation == place.incarnation, bindings.c.broker == place.broker)
-    query = _of(bindings, place.topic).where(*mine)
-    return connection.execute(query).first() is not None
+    mine = _named(place.topic) | {"of_incarnation": place.incarnation, "of_broker": place.broker}
+    return connection.execute(_BINDING, mine).first() is not None
 
 
 def _unknown(topic: Topic) -> UnknownTopicError:

@@ -17,6 +17,7 @@ from sqlalchemy import (
     Row,
     String,
     Table,
+    bindparam,
     insert,
     select,
     update,
@@ -96,6 +97,11 @@ counters: Final = Table(
 """`revision`: of the last commit; `incarnation`: of the topic created last; `store`: the store's own number; the log of
 changes has some too."""
 
+# Statements of hot paths are made once: making one, and working out that it is the same as one before, takes several
+# times as long as carrying it out.
+_COUNTER: Final = select(counters.c.value).where(counters.c.name == bindparam("counter"))
+_COUNT: Final = update(counters).where(counters.c.name == bindparam("counter")).values(value=bindparam("number"))
+
 _CHUNK: Final = 500
 """Keys in one statement, at most."""
 
@@ -119,12 +125,12 @@ def topic_infos(of_topics: Iterable[Row[Any]], of_bindings: Iterable[Row[Any]]) 
 
 def counter(connection: Connection, name: str) -> int:
     """The value of a counter; 0 if nobody has set it."""
-    return connection.scalar(select(counters.c.value).where(counters.c.name == name)) or 0
+    return connection.scalar(_COUNTER, {"counter": name}) or 0
 
 
 def set_counter(connection: Connection, name: str, value: int) -> None:
     """Give a counter another value."""
-    if not connection.execute(update(counters).where(counters.c.name == name).values(value=value)).rowcount:
+    if not connection.execute(_COUNT, {"counter": name, "number": value}).rowcount:
         connection.execute(insert(counters).values(name=name, value=value))
 
 

@@ -14,8 +14,17 @@ from kclient.htp.errors import ConflictError
 from kclient.htp.port import Lease, Versioned
 from kclient.htp.rows import prefix_end
 
+# Made once, see tables.py; besides, those that are made anew are cycles, and hold their keys until the collector comes.
 _DELETE: Final = delete(entries).where(entries.c.key == bindparam("gone"))
-"""One statement for all: those that are made are cycles, which hold their keys until the collector comes."""
+_INSERT: Final = insert(entries)
+_READ: Final = select(entries).where(entries.c.key == bindparam("wanted"))
+_READ_SOME: Final = select(entries).where(entries.c.key.in_(bindparam("wanted", expanding=True)))
+_VERSION: Final = select(entries.c.version).where(entries.c.key == bindparam("wanted"))
+_VERSIONS: Final = select(entries.c.key, entries.c.version).where(
+    entries.c.key.in_(bindparam("wanted", expanding=True))
+)
+_FEW: Final = 2
+"""Keys that are looked for one by one: a list of keys is written out anew for each statement."""
 
 
 class ValueTable:
@@ -31,8 +40,13 @@ class ValueTable:
     def read(self, connection: Connection, keys: Sequence[str]) -> dict[str, Versioned]:
         """The values of those keys that exist."""
         found: dict[str, Versioned] = {}
+        if len(keys) <= _FEW:
+            for key in keys:
+                if (one := connection.execute(_READ, {"wanted": key}).first()) is not None:
+                    found[key] = Versioned(one.value, one.version)
+            return found
         for some in chunks(keys):
-            for row in connection.execute(select(entries).where(entries.c.key.in_(some))):
+            for row in connection.execute(_READ_SOME, {"wanted": some}):
                 found[row.key] = Versioned(row.value, row.version)
         return found
 
@@ -67,14 +81,19 @@ class ValueTable:
             if value is not None
         ]
         if rows:
-            connection.execute(insert(entries), rows)
+            connection.execute(_INSERT, rows)
         return revision
 
     @staticmethod
     def _compare(connection: Connection, expect: Mapping[str, int]) -> None:
+        if len(expect) <= _FEW:
+            for key in expect:
+                version = connection.scalar(_VERSION, {"wanted": key}) or 0
+                if version != expect[key]:
+                    raise ConflictError(key, expect[key], version)
+            return
         for some in chunks(list(expect)):
-            query = select(entries.c.key, entries.c.version).where(entries.c.key.in_(some))
-            versions = {row.key: row.version for row in connection.execute(query)}
+            versions = {row.key: row.version for row in connection.execute(_VERSIONS, {"wanted": some})}
             for key in some:
                 if versions.get(key, 0) != expect[key]:
                     raise ConflictError(key, expect[key], versions.get(key, 0))
