@@ -6,7 +6,8 @@ any time. Each broker has a task of its own, so that one that is slow or gone ho
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -33,6 +34,7 @@ from kclient.migration.source import (
 from kclient.migration.states import MirroredPartition, MirroredTopic
 from kclient.migration.target import Appended, Target, conflict, durable, refused_settings
 from kclient.migration.throttle import Throttle
+from kclient.records import CURRENT_MAGIC, iter_headers
 from kclient.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -285,34 +287,99 @@ class Mirror:
     # One broker
 
     async def _work(self, node_id: int) -> None:
-        about = f"node {node_id}"
+        ahead: dict[TopicPartition, Fetched] | None = None
         while True:
-            offsets, ids = self._due(node_id)
-            if not offsets:
-                await anyio.sleep(_IDLE_S)
-                continue
-            if (delay := self._throttle.delay(anyio.current_time())) > 0:
-                await anyio.sleep(delay)
-            most = self._throttle.most
-            try:
-                fetched = await self._source.fetch(
-                    node_id, offsets, ids,
-                    response_bytes=most(RESPONSE_BYTES), partition_bytes=most(PARTITION_BYTES),
-                )  # fmt: skip
-            except KafkaError as error:
-                if not error.retriable:
-                    raise
-                self._source.request_update()
-                self._tell(about, f"{about} of the source does not answer, it is tried again: {error}")
-                await anyio.sleep(_RETRY_S)
-                continue
-            self._is_well(about)
-            size = sum(len(each.records) for each in fetched.values())
-            self._throttle.moved(size, anyio.current_time())
-            await self._take(fetched)
+            fetched = ahead if ahead is not None else await self._fetch(node_id, {})
+            ahead = None
+            if fetched:
+                following = self._following(fetched)
+                if following is None:
+                    await self._take(fetched)
+                else:
+                    ahead = await self._take_and_fetch(node_id, fetched, following)
 
-    def _due(self, node_id: int) -> tuple[dict[TopicPartition, int], dict[str, bytes]]:
-        """What to ask a broker for: offsets by partition, and the topics' ids."""
+    async def _fetch(self, node_id: int, following: Mapping[TopicPartition, int]) -> dict[TopicPartition, Fetched]:
+        """What a broker has of its partitions: nothing where it failed, or there are none.
+
+        Args:
+            node_id: The broker.
+            following: Where to go on with partitions of which something is being appended.
+        """
+        about = f"node {node_id}"
+        offsets, ids = self._due(node_id, following)
+        if not offsets:
+            await anyio.sleep(_IDLE_S)
+            return {}
+        if (delay := self._throttle.delay(anyio.current_time())) > 0:
+            await anyio.sleep(delay)
+        most = self._throttle.most
+        try:
+            fetched = await self._source.fetch(
+                node_id, offsets, ids, response_bytes=most(RESPONSE_BYTES), partition_bytes=most(PARTITION_BYTES)
+            )
+        except KafkaError as error:
+            if not error.retriable:
+                raise
+            self._source.request_update()
+            self._tell(about, f"{about} of the source does not answer, it is tried again: {error}")
+            await anyio.sleep(_RETRY_S)
+            return {}
+        self._is_well(about)
+        self._throttle.moved(sum(len(each.records) for each in fetched.values()), anyio.current_time())
+        return fetched
+
+    @staticmethod
+    def _following(fetched: Mapping[TopicPartition, Fetched]) -> dict[TopicPartition, int] | None:
+        """The offsets behind what has come, if something has come of each partition: else nothing is fetched ahead."""
+        following: dict[TopicPartition, int] = {}
+        for tp, answer in fetched.items():
+            if answer.error is not None:
+                return None
+            try:
+                last = deque(iter_headers(answer.records), maxlen=1)
+            except CorruptRecordError:
+                return None
+            if not last or last[0][1].magic != CURRENT_MAGIC:
+                return None
+            following[tp] = last[0][1].next_offset
+        return following
+
+    async def _take_and_fetch(
+        self, node_id: int, fetched: dict[TopicPartition, Fetched], following: dict[TopicPartition, int]
+    ) -> dict[TopicPartition, Fetched]:
+        """Append what has come, and fetch what follows on it meanwhile."""
+        ahead: dict[TopicPartition, Fetched] = {}
+        failures: list[Exception] = []
+
+        async def fetch() -> None:
+            try:
+                ahead.update(await self._fetch(node_id, following))
+            except Exception as error:  # noqa: BLE001  (raised below, outside of the group, which would wrap it)
+                failures.append(error)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(fetch)
+            try:
+                await self._take(fetched)
+            except Exception as error:  # noqa: BLE001  (the same)
+                failures.append(error)
+                tasks.cancel_scope.cancel()
+        if failures:
+            raise failures[0]
+        # where something could not be appended, what follows on it is fetched again later
+        return {
+            tp: answer
+            for tp, answer in ahead.items()
+            if tp not in following or self._state(tp).position == following[tp]
+        }
+
+    def _state(self, tp: TopicPartition) -> MirroredPartition:
+        return self.topics[tp.topic].partitions[tp.partition]
+
+    def _due(
+        self, node_id: int, following: Mapping[TopicPartition, int]
+    ) -> tuple[dict[TopicPartition, int], dict[str, bytes]]:
+        """What to ask a broker for: offsets by partition, and the topics' ids; `following` as for `_fetch`."""
         snapshot, now = self._source.snapshot, anyio.current_time()
         due: list[MirroredPartition] = []
         for state in self.states():
@@ -332,7 +399,7 @@ class Mirror:
             begin = self._turns % len(due)
             due = due[begin:] + due[:begin]
         ids = {state.tp.topic: self.topics[state.tp.topic].source.topic_id for state in due}
-        return {state.tp: state.position for state in due}, ids
+        return {state.tp: following.get(state.tp, state.position) for state in due}, ids
 
     def _has_lost(self, state: MirroredPartition) -> bool:
         """Whether the store has lost the end of a partition: it gives none of those offsets again."""
@@ -356,7 +423,7 @@ class Mirror:
         """Append what a broker has sent, and wait until it is durable."""
         appended: list[tuple[MirroredPartition, Fetched, Appended]] = []
         for tp, answer in fetched.items():
-            state = self.topics[tp.topic].partitions[tp.partition]
+            state = self._state(tp)
             if answer.error is not None:
                 await self._refused(state, answer.error)
                 continue
