@@ -8,6 +8,7 @@ the only reference to it, and whoever reads it (a view, a reply that is being se
 from __future__ import annotations
 
 import sys
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class LargeBuffers:
         smallest: Bytes; what is smaller gets fresh memory.
     """
 
-    __slots__ = ("_buffers", "_closed", "_memory", "_name", "_size", "_smallest")
+    __slots__ = ("_begin", "_buffers", "_closed", "_memory", "_name", "_size", "_smallest")
 
     def __init__(self, name: str = "read buffers", smallest: int = SMALLEST) -> None:
         self._name = name
@@ -47,6 +48,8 @@ class LargeBuffers:
         self._buffers: list[bytearray] = []
         self._memory: CacheAccount | None = None
         self._size = 0
+        self._begin = 0
+        """Where looking for a free one begins."""
         self._closed = False
 
     def count_in(self, memory: MemoryLedger, loop: Loop | None) -> None:
@@ -66,8 +69,10 @@ class LargeBuffers:
             return bytearray(length)
         size = 1 << (length - 1).bit_length()
         buffers = self._buffers
-        for index in range(len(buffers)):  # without a name for each, which would be a reference
+        count, begin = len(buffers), self._begin  # those behind it were taken longest ago, and are free first
+        for index in chain(range(begin, count), range(min(begin, count))):  # a name for each would be a reference
             if len(buffers[index]) == size and _references(buffers, index) == _UNREAD:
+                self._begin = index + 1
                 return memoryview(buffers[index])[:length]
         made = bytearray(size)
         if self._fits(size) or self._make_room(size):
