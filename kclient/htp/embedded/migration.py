@@ -6,8 +6,10 @@ It belongs to the format of the data directory (`directory.py`), and comes after
 from __future__ import annotations
 
 import logging
+from functools import cache
 
-from sqlalchemy import Column, Connection, MetaData, String, Table, insert, inspect, select
+from sqlalchemy import Column, Connection, Dialect, MetaData, String, Table, insert, select
+from sqlalchemy.schema import CreateIndex, CreateTable
 
 from kclient.htp.embedded.tables import leases, metadata
 from kclient.htp.rows import GREATEST_EPOCH, whole
@@ -17,9 +19,21 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 def make_tables(connection: Connection) -> None:
     """Make the tables that are missing, and migrate those of earlier formats."""
-    metadata.create_all(connection)
-    if any(column["name"] == "boot" for column in inspect(connection).get_columns(leases.name)):
+    there = set(connection.exec_driver_sql("SELECT name FROM sqlite_master WHERE type = 'table'").scalars())
+    for table in metadata.sorted_tables:
+        if table.name not in there:
+            for statement in _making(table, connection.dialect):
+                connection.exec_driver_sql(statement)
+    columns = set(connection.exec_driver_sql(f"SELECT name FROM pragma_table_info('{leases.name}')").scalars())
+    if "boot" in columns:
         _renew_leases(connection)
+
+
+@cache
+def _making(table: Table, dialect: Dialect) -> list[str]:
+    """The statements that make a table and its indexes, which all stores need alike."""
+    parts = [CreateTable(table), *map(CreateIndex, sorted(table.indexes, key=lambda index: str(index.name)))]
+    return [str(part.compile(dialect=dialect)) for part in parts]
 
 
 def _renew_leases(connection: Connection) -> None:

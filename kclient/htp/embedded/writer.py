@@ -15,10 +15,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import Connection, Engine, event
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
-from sqlalchemy.pool import NullPool
 
+from kclient.htp.embedded.engines import sqlite_engine
 from kclient.htp.embedded.migration import make_tables
 from kclient.htp.embedded.space import opening_error, space_left
 from kclient.htp.errors import HtpError, StorageError, StorageFullError, StoreClosedError
@@ -101,9 +101,7 @@ class DatabaseWriter:
             StorageFullError: If it cannot be opened for want of space.
             StoreClosedError: If it was stopped meanwhile.
         """
-        self._engine = create_engine(
-            f"sqlite:///{self._path}", poolclass=NullPool, connect_args={"check_same_thread": False}
-        )
+        self._engine = sqlite_engine(self._path)
         event.listen(self._engine, "connect", _configure)
         event.listen(self._engine, "begin", _begin)
         try:

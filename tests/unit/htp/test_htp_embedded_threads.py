@@ -18,7 +18,7 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import text
 
 from kclient.concurrency import LoopHandle
 from kclient.errors import KafkaError
@@ -34,6 +34,7 @@ from kclient.htp import (
     open_store,
 )
 from kclient.htp.embedded import broker as broker_module
+from kclient.htp.embedded import engines
 from kclient.htp.embedded import writer as writer_module
 from kclient.htp.embedded.broker import EmbeddedBroker
 from kclient.htp.embedded.checkpoints import SyncCheckpoints
@@ -221,11 +222,10 @@ class FailingConnection(sqlite3.Connection):
 
 @pytest.fixture
 def failing_commits(monkeypatch: pytest.MonkeyPatch) -> None:
-    def create(url: str, **options: Any) -> Any:
-        options["connect_args"]["factory"] = FailingConnection
-        return create_engine(url, **options)
+    def opened(path: str) -> sqlite3.Connection:
+        return sqlite3.connect(path, check_same_thread=False, factory=FailingConnection)
 
-    monkeypatch.setattr(writer_module, "create_engine", create)
+    monkeypatch.setattr(engines, "open_database", opened)
 
 
 @pytest.mark.usefixtures("failing_commits")
