@@ -7,7 +7,7 @@ opened would compile all of them again, which takes several times as long as wha
 from __future__ import annotations
 
 import sqlite3
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import URL, Dialect, Engine, create_engine
@@ -37,7 +37,8 @@ def sqlite_engine(path: str) -> Engine:
         path: Of the database file, whose directory exists.
     """
     dialect, compiled = _shared()
-    pool = NullPool(lambda: open_database(path), dialect=dialect)
+    connect: Any = partial(open_database, path)  # sqlite3's connection is one of DBAPI, but for the names of arguments
+    pool = NullPool(connect, dialect=dialect)
     url = URL.create("sqlite", database=path)
     return Engine(pool, dialect, url, execution_options={"compiled_cache": compiled})
 

@@ -9,7 +9,7 @@ import logging
 from functools import cache
 
 from sqlalchemy import Column, Connection, Dialect, MetaData, String, Table, insert, select
-from sqlalchemy.schema import CreateIndex, CreateTable
+from sqlalchemy.schema import CreateIndex, CreateTable, ExecutableDDLElement
 
 from kclient.htp.embedded.tables import leases, metadata
 from kclient.htp.rows import GREATEST_EPOCH, whole
@@ -24,7 +24,7 @@ def make_tables(connection: Connection) -> None:
         if table.name not in there:
             for statement in _making(table, connection.dialect):
                 connection.exec_driver_sql(statement)
-    columns = set(connection.exec_driver_sql(f"SELECT name FROM pragma_table_info('{leases.name}')").scalars())
+    columns = set(connection.exec_driver_sql("SELECT name FROM pragma_table_info('leases')").scalars())
     if "boot" in columns:
         _renew_leases(connection)
 
@@ -32,7 +32,8 @@ def make_tables(connection: Connection) -> None:
 @cache
 def _making(table: Table, dialect: Dialect) -> list[str]:
     """The statements that make a table and its indexes, which all stores need alike."""
-    parts = [CreateTable(table), *map(CreateIndex, sorted(table.indexes, key=lambda index: str(index.name)))]
+    indexes = sorted(table.indexes, key=lambda index: str(index.name))
+    parts: list[ExecutableDDLElement] = [CreateTable(table), *map(CreateIndex, indexes)]
     return [str(part.compile(dialect=dialect)) for part in parts]
 
 
