@@ -47,7 +47,7 @@ types: $(STAMP)
 TROUBLE = $(patsubst %,tests/simulation/test_%_in_trouble.py,clusters readers admins)
 
 unit: $(STAMP)
-	HYPOTHESIS_PROFILE=quick $(PYTEST) tests/unit $(TROUBLE) -m "not slow and not long" --one-loop -q -n 3
+	HYPOTHESIS_PROFILE=quick $(PYTEST) tests/unit $(TROUBLE) -m "not slow and not long" --one-loop --one-store -q -n 3
 
 ## make check        lint and unit tests, side by side: the fast part, about four minutes on two cores
 check: $(STAMP)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # Shared machines stall at times, so a slow example is no failure; the run is bounded by the number of examples.
 settings.register_profile("random", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("quick", parent=settings.get_profile("random"), max_examples=20)
+settings.register_profile("quick", parent=settings.get_profile("random"), max_examples=10)
 settings.register_profile("thorough", parent=settings.get_profile("random"), max_examples=2000)
 # the same examples every time, so that a change is judged by what it changes; the others look for new ones
 settings.register_profile("default", parent=settings.get_profile("random"), derandomize=True)
@@ -174,16 +174,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kills", type=int, default=20, help="how often the test of kill -9 kills the gateway")
     parser.addoption("--mapping", default="domain", help="how topics of the gateway's tests lie in HTP")
     parser.addoption("--one-loop", action="store_true", help="run each test of both event loops on one, half on each")
+    parser.addoption("--one-store", action="store_true", help="run each test with `url` over one store, half over each")
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With `--one-loop` the names of tests decide on which loop they run, so that it is always the same one."""
-    if not config.getoption("one_loop"):
-        return
+    """With `--one-loop` and `--one-store` the names of tests decide where they run, so that it is always the same.
+
+    A store is chosen where it is only what a gateway lies over (the fixture `url`); tests of stores run over each.
+    """
+    one_loop, one_store = config.getoption("one_loop"), config.getoption("one_store")
     by_name: dict[str, list[pytest.Item]] = {}
     for item in items:
-        by_name.setdefault(re.sub(r"(?<=[\[-])(asyncio|trio)(?=[\]-])", "", item.nodeid), []).append(item)
+        name = item.nodeid
+        if one_loop:
+            name = re.sub(r"(?<=[\[-])(asyncio|trio)(?=[\]-])", "", name)
+        if one_store and isinstance(item, pytest.Function) and "url" in item.fixturenames:
+            name = re.sub(r"(?<=[\[-])(memory|embedded)(?=[\]-])", "", name)
+        by_name.setdefault(name, []).append(item)
     chosen = {id(alike[zlib.crc32(name.encode()) % len(alike)]) for name, alike in by_name.items()}
-    config.hook.pytest_deselected(items=[item for item in items if id(item) not in chosen])
-    items[:] = [item for item in items if id(item) in chosen]
+    if len(chosen) < len(items):
+        config.hook.pytest_deselected(items=[item for item in items if id(item) not in chosen])
+        items[:] = [item for item in items if id(item) in chosen]

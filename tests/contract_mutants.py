@@ -6,7 +6,9 @@ tests failed.
 
 from __future__ import annotations
 
+import gc
 import json
+import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
@@ -27,6 +29,7 @@ from kclient.htp.memory.faults import FaultyTopic
 from kclient.htp.memory.manager import MemoryManager
 from kclient.htp.memory.state import LeaseRow, MemoryLog, MemoryState
 from kclient.htp.memory.topic import MemoryTopic
+from tests.contract_run import NEEDED_PLUGINS
 
 FOLDER = Path(kclient.htp.contract.__file__).parent
 
@@ -272,12 +275,14 @@ def run(name: str, mutant: Mutant) -> list[str]:
     failures = Failures()
     path = str(FOLDER / mutant.file)
     with planted(mutant), redirect_stdout(StringIO()):
-        options = ["-q", "-k", "asyncio", "--maxfail=2", "-p", "no:cacheprovider", "-c", "/dev/null"]
-        pytest.main([path, "--htp", f"memory:{name}?brokers=3", *options], [failures])
+        options = ["-q", "-k", "asyncio", "--maxfail=2", "--tb=no", "-c", "/dev/null", "--rootdir", str(FOLDER)]
+        pytest.main([*NEEDED_PLUGINS, path, "--htp", f"memory:{name}?brokers=3", *options], [failures])
     memory.reset(name)
     return failures.names
 
 
 if __name__ == "__main__":
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    gc.freeze()  # pytest collects at the end of each run
     wanted = sys.argv[1:] or list(MUTANTS)
     print(json.dumps({name: run(name, MUTANTS[name]) for name in wanted}))

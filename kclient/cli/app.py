@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 from contextlib import ExitStack
-from typing import Annotated
+from functools import cache
+from typing import Annotated, Any
 
 import typer
+from typer.main import get_command
 
 from kclient.cli.errors import UsageError, check_terminated, guarded
 from kclient.cli.migrate_app import migrate_app
@@ -36,7 +38,13 @@ app.add_typer(migrate_app, name="migrate")
 def run(arguments: list[str]) -> int:
     """Run one command; returns the exit code. Errors become one sentence on standard error."""
     with _at_the_end:
-        return guarded(lambda: app(args=arguments, prog_name="kclient", standalone_mode=False))
+        return guarded(lambda: _command()(args=arguments, prog_name="kclient", standalone_mode=False))
+
+
+@cache
+def _command() -> Any:
+    """What `app` makes of all functions and their options, which takes longer than most commands."""
+    return get_command(app)
 
 
 _at_the_end = ExitStack()

@@ -17,6 +17,7 @@ from kclient.gateway.rows.topics import TopicRow
 from kclient.htp import open_store
 from kclient.htp.embedded.index import SegmentIndex
 from kclient.htp.embedded.recovery import SyncCheckpoint
+from tests.copied_stores import copy_filled
 from tests.gateway_wire import batch_of, running
 
 TOPIC_ID = "0" * 32
@@ -37,7 +38,7 @@ async def _fill(url: str) -> None:
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     path = tmp_path / "data"
-    anyio.run(_fill, f"embedded:{path}")
+    anyio.run(copy_filled, f"embedded:{path}", _fill)
     return path
 
 
@@ -121,14 +122,15 @@ def test_damage_to_messages_is_named(data: Path, what: str, capsys: pytest.Captu
 def brokers(tmp_path: Path) -> Path:
     """A directory with three brokers, and a topic that has a partition at each."""
 
-    async def fill(path: Path) -> None:
-        async with running(f"embedded:{path}", mapping="broker", brokers=3) as (_, wire):
-            await wire.create("b", 3)
-            for number in range(3):
-                await wire.produce("b", batch_of(b"%d" % number), number)
-
-    anyio.run(fill, tmp_path / "brokers")
+    anyio.run(copy_filled, f"embedded:{tmp_path / 'brokers'}", _fill_brokers)
     return tmp_path / "brokers"
+
+
+async def _fill_brokers(url: str) -> None:
+    async with running(url, mapping="broker", brokers=3) as (_, wire):
+        await wire.create("b", 3)
+        for number in range(3):
+            await wire.produce("b", batch_of(b"%d" % number), number)
 
 
 def test_each_broker_is_looked_at(brokers: Path, capsys: pytest.CaptureFixture[str]) -> None:

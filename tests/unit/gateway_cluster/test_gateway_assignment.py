@@ -13,6 +13,7 @@ from kclient.gateway.assignment.rendezvous import chosen
 from kclient.gateway.assignment.unit_states import UNIT_TABLE, UnitEvent, UnitState
 from kclient.htp import HtpError
 from kclient.htp.rows import GREATEST_EPOCH
+from tests.sweeps import slow
 
 UNITS = [fingerprint(b"unit %d" % number) for number in range(3000)]
 
@@ -57,7 +58,7 @@ def test_a_gateway_that_starts_anew_leads_the_same_under_a_greater_epoch() -> No
         assert (move.before, move.after) == (Assigned(2, 5), Assigned(2, 71))
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", [0, 1, *slow(2, 3, 4)])
 def test_no_epoch_is_given_twice_or_goes_back(seed: int) -> None:
     """Whatever comes and goes: of a unit an epoch has one leader, and later leaders have greater ones."""
     dice = Random(seed)

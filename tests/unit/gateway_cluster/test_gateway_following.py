@@ -40,6 +40,7 @@ from kclient.net.fair_queue import FairQueue
 from kclient.records import decode_records
 from tests.all_rows import scan_all
 from tests.gateway_wire import batch_of, connect, fetch_request
+from tests.sweeps import slow
 from tests.unit.gateway_cluster.two_gateways import several, until
 
 pytestmark = pytest.mark.anyio
@@ -231,7 +232,7 @@ async def operate(party: Party, dice: Random) -> None:
         await anyio.lowlevel.checkpoint()
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", [*range(3), *slow(*range(3, 12))])
 async def test_many_changes_at_the_same_time(url: str, seed: int) -> None:
     """Whatever three gateways do at once, all end with the same picture, and every place that it names is there."""
     dice = Random(seed)
@@ -327,7 +328,7 @@ class ShortLog:
         return page
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *slow(1, 2, 3)])
 async def test_changes_that_are_forgotten(url: str, seed: int) -> None:
     async with open_store(url) as store:
         supervisor = Supervisor("test")

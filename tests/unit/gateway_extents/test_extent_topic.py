@@ -32,6 +32,7 @@ from kclient.records import iter_headers
 from kclient.records.restamping import place_batch
 from tests.gateway_wire import batch_of
 from tests.plain_store import HEAD, PlainStore
+from tests.sweeps import slow
 from tests.uncertain_store import UNKNOWN, Fate, UncertainBroker, UncertainStore
 
 names = (f"extents-{number}" for number in count())
@@ -118,7 +119,7 @@ def like_bytes(made: Bed) -> None:
     inner.width, inner.gap = (lambda length: length), 1
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", [*range(4), *slow(*range(4, 12))])
 async def test_it_is_a_list_of_batches(seed: int) -> None:
     random = Random(seed)
     async with bed(Enveloped(bytes(16), 3, 1) if seed % 3 == 0 else BARE) as made:

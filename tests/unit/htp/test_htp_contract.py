@@ -112,7 +112,7 @@ def test_a_store_that_cannot_be_opened_ends_the_run(url: str, why: str, tmp_path
 
 
 def test_on_a_terminal_the_table_is_drawn(tmp_path: Path) -> None:
-    done = run_contract("memory:store", tmp_path, "-k", "asyncio and trimming", "--color=yes")
+    done = run_contract("memory:store", tmp_path, "-k", "asyncio and trimming", "--color=yes", every_plugin=True)
     assert done.code == 0
     assert "trimming" in done.output
     assert "─" in done.output
@@ -122,8 +122,9 @@ def test_on_a_terminal_the_table_is_drawn(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_processes_side_by_side_make_one_table(tmp_path: Path) -> None:
     done = run_contract(
-        "sqlite:store", tmp_path, "-k", "asyncio and trimming", "-n", "2", schemes=SCHEMES, paths=(EXAMPLE,)
-    )
+        "sqlite:store", tmp_path, "-k", "asyncio and trimming", "-n", "2",
+        schemes=SCHEMES, paths=(EXAMPLE,), every_plugin=True,
+    )  # fmt: skip
     assert done.code == 0, done.output
     assert done.rows()["trimming", "required"] == (7, 0, PASSED)
 
