@@ -27,6 +27,7 @@ from kclient.htp.errors import StorageFullError
 from kclient.net.server import Server
 from kclient.sync import Producer
 from tests.gateway_wire import batch_of, connect, names, running
+from tests.sweeps import slow
 
 pytestmark = pytest.mark.anyio
 
@@ -298,7 +299,7 @@ async def test_a_start_that_is_broken_off_leaves_no_lease(step: tuple[type, str]
             pass
 
 
-@pytest.mark.parametrize("scheme", ["memory", "embedded"])
+@pytest.mark.parametrize("scheme", ["memory", *slow("embedded")])
 @pytest.mark.parametrize("call", ["acquire", "commit"])
 @pytest.mark.parametrize("how", ["scope", "task", "close"])
 async def test_a_start_that_is_broken_off_while_it_takes_the_lease(

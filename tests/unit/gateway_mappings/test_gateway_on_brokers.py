@@ -239,6 +239,7 @@ async def test_a_topic_of_others_is_left_alone(url: str) -> None:
 # --- with clients, and kill -9 ---
 
 
+@pytest.mark.slow
 def test_a_gateway_that_is_killed(tmp_path: Path) -> None:
     process = GatewayProcess(tmp_path / "data", options=["--mapping", "broker", "--brokers", "3"])
     process.start()
