@@ -181,7 +181,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """With `--one-loop` and `--one-store` the names of tests decide where they run, so that it is always the same.
 
-    A store is chosen where it is only what a gateway lies over (the fixture `url`); tests of stores run over each.
+    A store is chosen where it is only what a gateway lies over (the fixture `url`); tests of stores run over each. Of
+    the mappings whose tests run again over a vendor's store, one is chosen.
     """
     one_loop, one_store = config.getoption("one_loop"), config.getoption("one_store")
     by_name: dict[str, list[pytest.Item]] = {}
@@ -191,6 +192,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             name = re.sub(r"(?<=[\[-])(asyncio|trio)(?=[\]-])", "", name)
         if one_store and isinstance(item, pytest.Function) and "url" in item.fixturenames:
             name = re.sub(r"(?<=[\[-])(memory|embedded)(?=[\]-])", "", name)
+        if one_store:
+            name = re.sub(r"(?<=/test_gateway_on_)\w+(?=_of_a_vendor\.py)", "", name)
         by_name.setdefault(name, []).append(item)
     chosen = {id(alike[zlib.crc32(name.encode()) % len(alike)]) for name, alike in by_name.items()}
     if len(chosen) < len(items):
