@@ -30,7 +30,7 @@ BLOCKS = {"memory": 10, "embedded": 6}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("block", range(2))
+@pytest.mark.parametrize("block", [0, 1, pytest.param(2, marks=pytest.mark.long)])
 @pytest.mark.parametrize("backend", ["memory", "embedded"])
 def test_lives(backend: str, block: int) -> None:
     count = BLOCKS[backend]

@@ -29,8 +29,12 @@ SECONDS = 150.0
 REQUEST_TIMEOUT = 30.0
 SESSION = 9.0
 """How long a broker may be silent before the cluster takes its leaderships away."""
-SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 27))]
-"""With two loops and two scenarios, about a hundred runs."""
+SEEDS = [
+    0,
+    *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 12)),
+    *(pytest.param(seed, marks=pytest.mark.long) for seed in range(12, 27)),
+]
+"""With two loops and two scenarios, about fifty runs in `make test`."""
 
 Scenario = Callable[[int], Awaitable[None]]
 
