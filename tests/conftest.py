@@ -8,7 +8,7 @@ import re
 import signal
 import uuid
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -164,10 +164,16 @@ def topic(request: pytest.FixtureRequest) -> str:
     return f"t-{uuid.uuid4().hex[:12]}"
 
 
-def pytest_collection_finish() -> None:
-    """The tests themselves are millions of objects that stay: a full collection need not look at them every time."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """The tests themselves are millions of objects that stay: no collection need look at them every time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -177,12 +183,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--one-store", action="store_true", help="run each test with `url` over one store, half over each")
 
 
+AGAIN = {
+    "mappings": ("two_levels", "brokers", "shared_topics"),
+    "stores": ("a_plain_store", "a_vendors_store"),
+    "mappings over a vendor's": ("two_levels_of_a_vendor", "brokers_of_a_vendor", "shared_topics_of_a_vendor"),
+}
+"""Where tests of `tests/unit/gateway` run once more, by the names of their files: `test_gateway_on_NAME.py`."""
+
+
+def _alike(file: re.Match[str]) -> str:
+    return next((kind for kind, names in AGAIN.items() if file[1] in names), file[0])
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """With `--one-loop` and `--one-store` the names of tests decide where they run, so that it is always the same.
 
     A store is chosen where it is only what a gateway lies over (the fixture `url`); tests of stores run over each. Of
-    the mappings whose tests run again over a vendor's store, one is chosen.
+    places where the same tests of the gateway run again (`AGAIN`), one is chosen.
     """
     one_loop, one_store = config.getoption("one_loop"), config.getoption("one_store")
     by_name: dict[str, list[pytest.Item]] = {}
@@ -193,7 +211,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if one_store and isinstance(item, pytest.Function) and "url" in item.fixturenames:
             name = re.sub(r"(?<=[\[-])(memory|embedded)(?=[\]-])", "", name)
         if one_store:
-            name = re.sub(r"(?<=/test_gateway_on_)\w+(?=_of_a_vendor\.py)", "", name)
+            name = re.sub(r"(?<=^tests/unit/)gateway_\w+/test_gateway_on_(\w+)\.py", _alike, name)
         by_name.setdefault(name, []).append(item)
     chosen = {id(alike[zlib.crc32(name.encode()) % len(alike)]) for name, alike in by_name.items()}
     if len(chosen) < len(items):

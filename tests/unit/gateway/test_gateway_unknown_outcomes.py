@@ -26,18 +26,18 @@ from tests.gateway_wire import Wire, batch_of, connect, fetch_request, names, pr
 from tests.plain_store import open_plain
 from tests.slow_store import Gates
 from tests.small_transactions import COMMITTED, SmallTransaction, Transactor, coordinated, local_peers
+from tests.sweeps import slow
 from tests.uncertain_store import UNKNOWN, Fate, UncertainBroker, UncertainStore
 
 pytestmark = pytest.mark.anyio
 
-KINDS = ["memory", "memory that waits", "embedded", "embedded that waits", "plain"]
 on_some = pytest.mark.parametrize("kind", ["memory", "embedded that waits", "plain"], indirect=True)
 RETRIABLE = (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
 THERE = {Fate.STORED, Fate.SYNCED}
 """What is stored although nobody said so."""
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=["memory", "embedded that waits", "plain", *slow("memory that waits", "embedded")])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
