@@ -532,7 +532,7 @@ class Patient(Pace):
 
 async def test_what_is_done_to_topics_while_a_setting_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Others come in between: nothing that they make, change or remove keeps the old setting."""
-    monkeypatch.setattr("kclient.gateway.topics.Pace", Patient)
+    monkeypatch.setattr("kclient.gateway.topics.settings.Pace", Patient)
     async with running(f"memory:{next(names)}") as (gateway, wire):
         topics, catalogue, changed = gateway.parts.topics, gateway.parts.catalogue, anyio.Event()
         for number in range(200):
