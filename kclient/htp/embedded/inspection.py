@@ -13,11 +13,12 @@ from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
-from sqlalchemy import Connection, create_engine, inspect, select, text
+from sqlalchemy import Connection, inspect, select, text
 from sqlalchemy.exc import DatabaseError
 
 from kclient.htp.brokers import FIRST_BROKER
 from kclient.htp.embedded.checkpoints import checkpoint_key
+from kclient.htp.embedded.engines import sqlite_engine
 from kclient.htp.embedded.index import SegmentIndex
 from kclient.htp.embedded.listing import StoredMessage, stored_messages
 from kclient.htp.embedded.reading import scan
@@ -100,7 +101,7 @@ class Inspection:
                 shutil.copyfile(f"{self.path}/mgr/{name}", f"{folder}/{name}")
         if not Path(folder, "mgr.db").exists():
             raise StorageError(f"{self.path}/mgr/mgr.db is missing: restore it from a backup")
-        engine = create_engine(f"sqlite:///{folder}/mgr.db")
+        engine = sqlite_engine(f"{folder}/mgr.db")
         self._opened.callback(engine.dispose)
         try:
             self._manager = self._opened.enter_context(closing(engine.connect()))
