@@ -92,7 +92,7 @@ class PartitionIndex:
 
     __slots__ = (
         "_numbers", "_rolled", "_segment_ms", "_segment_since", "_segment_size", "_settings", "blocks", "changes",
-        "floor", "gone", "least", "number", "saved",
+        "floor", "gone", "least", "number", "saved", "unwritten",
     )  # fmt: skip
 
     def __init__(self, number: int) -> None:
@@ -106,6 +106,8 @@ class PartitionIndex:
         """How often it has changed."""
         self.saved: int = 0
         """Up to which of its changes it was written."""
+        self.unwritten: dict[int, PartitionIndex] = {}
+        """Where it is put, by its number, when it changes; those of a topic share one, see `join`."""
         self.gone: list[int] = []
         """The numbers of blocks that were dropped, and whose rows may still be there."""
         self._numbers = 0
@@ -120,6 +122,21 @@ class PartitionIndex:
         if blocks:
             self._numbers = blocks[-1].number + 1
             self._begin_again()
+
+    def join(self, unwritten: dict[int, PartitionIndex]) -> None:
+        """Tell of changes here from now on, and of those that are not written yet."""
+        self.unwritten = unwritten
+        if not self.is_written:
+            unwritten[self.number] = self
+
+    @property
+    def is_written(self) -> bool:
+        """Whether there is nothing that was not written."""
+        return self.changes == self.saved and not self.gone
+
+    def _changed(self) -> None:
+        self.changes += 1
+        self.unwritten[self.number] = self
 
     def _begin_again(self) -> None:
         """What is in the last segment."""
@@ -185,7 +202,7 @@ class PartitionIndex:
         if max_timestamp > block.max_timestamp:
             block.max_timestamp = max_timestamp
         self._segment_size += size
-        self.changes += 1
+        self._changed()
 
     def _room_for(self, offset: int, ordinal: int, size: int, now_ms: int) -> Block:
         settings, blocks = self._settings, self.blocks
@@ -234,14 +251,14 @@ class PartitionIndex:
         if self.blocks and (entries := self.blocks[-1].entries) is not None:
             self.blocks[-1].next = after
             self.blocks[-1].max_timestamp = max(entries.timestamps)
-        self.changes += 1
+        self._changed()
 
     def cut(self, ordinal: int) -> bool:
         """What lies from an ordinal on is not there; whether there was anything. Its blocks have their entries."""
         before = self.changes
         while self.blocks and self.blocks[-1].last >= ordinal:
             block = self.blocks[-1]
-            self.changes += 1
+            self._changed()
             keep = 0 if block.ordinal >= ordinal or block.entries is None else bisect_left(
                 block.entries.ordinals, ordinal
             )  # fmt: skip
@@ -278,7 +295,7 @@ class PartitionIndex:
             since = self._segment_since
             self._begin_again()
             self._segment_since = since  # the last segment is as old as before
-            self.changes += 1
+            self._changed()
 
     def find(self, offset: int) -> int:
         """The number in the list of the block that holds an offset, or comes next; that of the blocks if none does."""

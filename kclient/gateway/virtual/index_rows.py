@@ -147,7 +147,7 @@ class IndexRows:
         """Write what has changed, as far as it lies before an ordinal.
 
         Args:
-            indexes: Of the partitions.
+            indexes: Of the partitions that have changed.
             end: The ordinal: what lies before it is durable.
             following: No ordinal below this is given again.
             others: Rows that are written together with it.
@@ -162,7 +162,7 @@ class IndexRows:
         whole: list[tuple[PartitionIndex, Block]] = []
         written: list[tuple[PartitionIndex, int, list[int]]] = []
         for index in list(indexes.values()):
-            if index.changes != index.saved or index.gone:
+            if not index.is_written:
                 everything = not index.blocks or index.blocks[-1].last < end
                 written.append((index, index.changes if everything else -1, list(index.gone)))
                 self._collect(index, end, rows, whole)

@@ -268,6 +268,6 @@ class SharedPartition:
         """Forget batches that lie below an offset; the topic drops what no partition needs any more."""
         await anyio.lowlevel.checkpoint()
         self._check()
-        self.index.trim(min(before, self.topic.visible(self.index)))
+        self.topic.trim_index(self.index, before)
         await self.topic.trim()
         return self.index.start

@@ -105,7 +105,7 @@ class SharedStore:
             raise
         index = topic.index(partition)
         index.least = max(index.least, next_offset)
-        index.trim(min(start_offset, topic.visible(index)))
+        topic.trim_index(index, start_offset)
         opened = SharedPartition(topic, index, f"{place.topic.name}-{partition}", stalled)
         before = topic.partitions.get(partition)
         topic.partitions[partition] = opened

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
@@ -19,9 +20,17 @@ from kclient.errors import CorruptRecordError, KafkaError
 from kclient.gateway.recovery import behind_damage
 from kclient.gateway.virtual.envelopes import LAYOUT, SIZE, FoundBatch, found_in, wrap
 from kclient.gateway.virtual.index import ENTRY, Block, IndexEntries, PartitionIndex
+from kclient.gateway.virtual.holdings import Holdings
 from kclient.gateway.virtual.sent import SharedSent
 from kclient.gateway.virtual.windows import AT_ONCE, WINDOW_BYTES, Kept, Window, Windows
-from kclient.htp.errors import DamagedError, FencedError, OutcomeUnknownError, PositionError, StorageError
+from kclient.htp.errors import (
+    DamagedError,
+    FencedError,
+    HtpError,
+    OutcomeUnknownError,
+    PositionError,
+    StorageError,
+)
 from kclient.htp.port import DirectTopic, OpenTopic, Place, Pulled, Sent, TopicSettings, TopicStatus
 from kclient.records import EnvelopedBatches
 
@@ -104,6 +113,9 @@ class SharedTopic:
         self.settings: TopicSettings = settings
         self.indexes: dict[int, PartitionIndex] = {}
         """Of all partitions that have any batch, and of those in use."""
+        self._unwritten: dict[int, PartitionIndex] = {}
+        """Those that have changed since they were written."""
+        self._holdings = Holdings(self.indexes)
         self.partitions: dict[int, User] = {}
         """Those in use."""
         self.next: int = 0
@@ -171,9 +183,10 @@ class SharedTopic:
         for index in indexes.values():
             index.start_at(status.start)
             index.cut(status.end)
-        self.indexes.update(indexes)
+        self._take(indexes)
         for index in self.indexes.values():
             index.configure(self.settings)
+        self._holdings.forget()
         await self._look_through(begin, status.end)
         self.next, self.end = max(status.next, written.next), status.end
         self._least = self.next
@@ -197,8 +210,14 @@ class SharedTopic:
         before.cut_back(before.end)
         for index in before.indexes.values():
             index.cut(before.end)  # a try that failed has found more
-        self.indexes.update(before.indexes)
+        self._take(before.indexes)
         return before.end
+
+    def _take(self, indexes: Mapping[int, PartitionIndex]) -> None:
+        """Have these from now on."""
+        self.indexes.update(indexes)
+        for index in indexes.values():
+            index.join(self._unwritten)
 
     async def find_out(self, begin: int) -> None:
         """Find out what lies behind an ordinal after it was opened anew."""
@@ -209,9 +228,11 @@ class SharedTopic:
             if not await self._have_entries(self.indexes, status.end):
                 await self._rows.forget_all()
                 self.indexes.clear()
+                self._unwritten.clear()
                 looked = status.start
             for index in self.indexes.values():
                 index.cut(status.end)
+        self._holdings.forget()
         await self._look_through(looked, status.end)
         self.next, self.end = max(status.next, begin), status.end
         self._least = self.next
@@ -229,7 +250,9 @@ class SharedTopic:
                 continue
             if damaged and index.blocks and found.offset > index.after and damaged[-1] > index.blocks[-1].last:
                 # offsets are missing, so they are in what is damaged: whoever asks for them is told
+                self._holdings.adds(index, damaged[-1], 0)
                 index.add(index.after, found.offset - 1, damaged[-1], 0, -1, now_ms)
+            self._holdings.adds(index, found.ordinal, found.size)
             index.add(found.offset, found.last_offset, found.ordinal, found.size, found.max_timestamp, now_ms)
             self._new_bytes += found.size
             self._new_messages += 1
@@ -273,6 +296,7 @@ class SharedTopic:
         if found is None:
             found = self.indexes[partition] = PartitionIndex(partition)
             found.configure(self.settings)
+            found.join(self._unwritten)
         return found
 
     async def configure(self, settings: TopicSettings) -> None:
@@ -333,6 +357,7 @@ class SharedTopic:
         before, now_ms = index.after, self._wall_ms()
         self.next, sizes = ordinal, []
         for each in batches:
+            self._holdings.adds(index, self.next, each.size)
             index.add(each.offset, each.last_offset, self.next, each.size, each.max_timestamp, now_ms)
             self.next += 1
             sizes.append(each.size)
@@ -378,6 +403,7 @@ class SharedTopic:
         while self._unsynced and self._unsynced[-1].ordinal >= ordinal:
             sent = self._unsynced.pop()
             sent.undone = True
+            self._holdings.forget()
             sent.index.undo(sent.sizes, sent.before)
 
     async def _find_end(self) -> None:
@@ -537,39 +563,31 @@ class SharedTopic:
 
     # What is kept of it
 
+    def trim_index(self, index: PartitionIndex, before: int) -> None:
+        """Offsets of a partition below this one are not needed, as far as they are visible."""
+        self._holdings.trim(index, min(before, self.visible(index)))
+
     async def trim(self) -> None:
         """Drop the messages that no partition needs any more."""
         if self.over:
             return
-        slowest, first = self._slowest()
-        start = await self.inner.trim(min(first, self.end))
+        slowest = self._holdings.slowest
+        start = await self.inner.trim(self.end if slowest is None else min(slowest[1], self.end))
         self.windows.drop_below(start)
         if slowest is not None:
-            await self._tell_of(slowest)
-
-    def _slowest(self) -> tuple[int | None, int]:
-        """The partition that needs the oldest message, if any does; and the ordinal of that."""
-        found, first = None, self.end
-        for index in self.indexes.values():
-            needed = index.needed
-            if needed is not None and (found is None or needed < first):
-                found, first = index.number, needed
-        return found, first
+            await self._tell_of(slowest[0])
 
     def standing(self) -> Standing:
         """What is kept for whom. On a store that has to be asked for its size, as of the last trim."""
         if self.direct is not None:
-            self._stored = self.direct.status_nowait().size
-        return Standing(self._retained(self._stored), self._slowest()[0])
+            with suppress(HtpError):  # it is being deleted, or the store has failed
+                self._stored = self.direct.status_nowait().size
+        slowest = self._holdings.slowest
+        return Standing(self._retained(self._stored), None if slowest is None else slowest[0])
 
     def _retained(self, size: int) -> int:
         """Bytes of these that belong to no partition any more."""
-        count = kept = 0
-        for index in self.indexes.values():
-            for block in index.blocks:
-                kept += block.size
-                count += block.count
-        return max(size - kept - SIZE * count, 0)
+        return max(size - self._holdings.size, 0)
 
     async def _tell_of(self, slowest: int) -> None:
         """Say what the slowest partition keeps of the others, if that is much, and has become twice as much."""
@@ -593,15 +611,17 @@ class SharedTopic:
             HtpError: The store failed; the next call writes it.
         """
         async with self._saving:
-            if self.over or not (self._moved or any(index.changes != index.saved for index in self.indexes.values())):
+            if self.over or not (self._moved or self._unwritten):
                 return
             self._moved = False
             self._new_bytes = self._new_messages = 0
             try:
-                whole = await self._rows.write(self.indexes, self.end, max(self.end, self._least), self._others)
+                whole = await self._rows.write(self._unwritten, self.end, max(self.end, self._least), self._others)
             except BaseException:  # cancelled too
                 self._moved = True
                 raise
+            for number in [number for number, index in self._unwritten.items() if index.is_written]:
+                del self._unwritten[number]
         for _, block in whole:
             if block.entries is not None and not self._keep(block):
                 block.entries = None
