@@ -209,9 +209,9 @@ class SharedStore:
 
     def standings(self) -> Iterator[tuple[str, Standing]]:
         """Name and standing of each topic in use."""
-        names = {topic.place.topic.name: topic for topic in self._topics.values() if not topic.over}
-        for name, topic in names.items():
-            yield name, topic.standing()
+        for topic in list(self._topics.values()):
+            if not topic.over:  # others have their turn in between
+                yield topic.place.topic.name, topic.standing()
 
     def memory_of(self, opened: OpenTopic) -> int:
         """Of its index."""

@@ -120,6 +120,28 @@ async def test_the_slowest_partition_and_what_it_keeps(kind: str, tmp_path: Path
         assert found["shared_topic_slowest_partition"] == {"t": 1}
 
 
+async def test_shared_topics_that_are_deleted_while_they_are_looked_at() -> None:
+    async with running(f"memory:{next(names)}", mapping="virtual") as (gateway, wire):
+        for name in ("a", "b", "c"):
+            await wire.create(name)
+            await wire.produce(name, batch_of(b"x"))
+        standings = gateway.parts.shared.standings()
+        assert next(standings)[0] == "a"
+        await wire.delete("b")
+        assert [name for name, _ in standings] == ["c"]
+
+
+@pytest.mark.parametrize("kind", ["memory", "embedded"])
+async def test_a_shared_topic_whose_store_does_not_answer(kind: str, tmp_path: Path) -> None:
+    htp = f"embedded:{tmp_path / 'data'}" if kind == "embedded" else f"memory:{next(names)}"
+    async with running(htp, mapping="virtual") as (gateway, wire):
+        await wire.create("t")
+        await wire.produce("t", batch_of(b"x"))
+        (place,) = {each.place for record in gateway.parts.topics for each in record.logs.values()}
+        await gateway.parts.broker.delete([place], epoch=gateway.parts.lease.current.epoch)
+        assert values(gateway.metrics())["shared_topic_slowest_partition"] == {"t": 0}
+
+
 # Over HTTP
 
 
