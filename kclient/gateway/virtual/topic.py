@@ -19,8 +19,8 @@ import anyio.lowlevel
 from kclient.errors import CorruptRecordError, KafkaError
 from kclient.gateway.recovery import behind_damage
 from kclient.gateway.virtual.envelopes import LAYOUT, SIZE, FoundBatch, found_in, wrap
-from kclient.gateway.virtual.index import ENTRY, Block, IndexEntries, PartitionIndex
 from kclient.gateway.virtual.holdings import Holdings
+from kclient.gateway.virtual.index import ENTRY, Block, IndexEntries, PartitionIndex
 from kclient.gateway.virtual.sent import SharedSent
 from kclient.gateway.virtual.windows import AT_ONCE, WINDOW_BYTES, Kept, Window, Windows
 from kclient.htp.errors import (
