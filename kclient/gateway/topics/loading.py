@@ -49,7 +49,15 @@ class TopicLoader:
                 try:
                     self._topics.left[name] = Intent.of(row.value)
                 except (ValueError, KafkaError) as error:
-                    self._not_served(name, f"what its deletion left cannot be removed, its intent is damaged: {error}")
+                    self._damaged_intent(name, error)
+
+    def _damaged_intent(self, name: str, error: Exception) -> None:
+        record = self._topics.get(name)
+        if record is None:
+            self._not_served(name, f"what its deletion left cannot be removed, its intent is damaged: {error}")
+        else:  # of a growth: what that has left is no partition's, and whoever grows the topic removes it
+            logger.warning("the intent of topic %s, which was to grow, is damaged, and is removed: %s", name, error)
+            self._topics.left[name] = Intent(record.mapping, record.topic_id)
 
     async def load_rows(self, rows: dict[str, Versioned]) -> None:
         """Add topics to the table that these rows, by name, tell of; those whose rows cannot be read are damaged."""

@@ -455,6 +455,23 @@ async def test_an_intent(url: str, caplog: pytest.LogCaptureFixture) -> None:
         assert (await wire.create("half")).error_code == ErrorCode.TOPIC_ALREADY_EXISTS
 
 
+async def test_an_intent_of_a_topic_that_is_there(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """It was to grow: it is served, may grow, and is deleted as any other."""
+    await fill(url)
+    async with open_store(url) as store:
+        await store.manager.commit({"kafka/intent/a": b'{"id":'})
+    async with running(url) as (gateway, wire):
+        assert "the intent of topic a, which was to grow, is damaged" in caplog.text
+        assert "not served" not in caplog.text
+        assert not await scan_all(gateway.parts.manager, "kafka/intent/")
+        assert (await wire.create("a")).error_message == "Topic 'a' already exists."
+        assert await wire.grow("a", 9) == 0
+        assert (await wire.produce("a", batch_of(b"x"), 8)).base_offset == 0
+        assert await wire.delete("a") == 0
+        assert (await wire.create("a")).error_code == 0
+        await check_b(wire)
+
+
 @every_way
 async def test_a_checkpoint_of_the_store(
     tmp_path: Path, change: Callable[[bytes], bytes], caplog: pytest.LogCaptureFixture
