@@ -119,7 +119,9 @@ class TopicRefresher:
         if intent not in found or name in self._topics.damaged:
             return False
         left = self._topics.left.get(name)
-        return left is None or not same_intent(found[intent].value, left)
+        if left is None:
+            return not self._remains.take_back(name, found[intent].value)
+        return not same_intent(found[intent].value, left)
 
     async def _follow(self, record: TopicRecord, row: Versioned) -> None:
         """A topic has another row than is known."""

@@ -119,6 +119,21 @@ class TopicRemains:
             del self._topics.left[record.name]
             raise
 
+    def take_back(self, name: str, row: bytes) -> bool:
+        """Whether an intent is this gateway's own, by a commit that the store has made after it had said otherwise.
+
+        What that commit has left is removed then.
+        """
+        try:
+            intent = Intent.of(row)
+        except (ValueError, KafkaError):
+            return False
+        if intent.run != self._run:
+            return False
+        self._topics.left[name] = intent
+        self._retry()
+        return True
+
     async def deleted(self, record: TopicRecord) -> None:
         """A topic's row has been removed: it has gone, and what is left of it goes now or later."""
         record.gone = True
@@ -130,8 +145,13 @@ class TopicRemains:
         await end(partitions)
         await self.remove_soon(record.name)
 
-    async def remove(self, name: str) -> None:
-        """Remove what a creation that was cut off, or a deletion, has left under a name; the caller holds its lock."""
+    async def remove(self, name: str, *, certain: bool = False) -> None:
+        """Remove what a creation that was cut off, or a deletion, has left under a name; the caller holds its lock.
+
+        Args:
+            name: Of the topic.
+            certain: The intent is that of a deletion, which has been made.
+        """
         intent = self._topics.left.get(name)
         if intent is None:
             return
@@ -144,11 +164,12 @@ class TopicRemains:
         if written is not None and not same_intent(written.value, intent):  # the own one went before
             del self._topics.left[name]
             return
-        if row is None and written is None:  # it is not known whether it was: nobody else may make places meanwhile
-            expected = {key: 0, intent_at: 0}
+        version = 0 if written is None else written.version
+        if row is None and not (certain and written is not None):
+            # Nobody else may make places meanwhile; and a creation that the store was asked for, and has not made yet
+            # though it said that it failed, expects another version: it is not made when its places are gone.
+            expected = {key: 0, intent_at: version}
             version = await self._manager.commit({intent_at: intent.row()}, expected, lease=self._lease.current)
-        else:
-            version = 0 if written is None else written.version
         rows: dict[str, bytes | None] = {intent_at: None}
         if row is not None:  # it was recorded, though the one who recorded it was told otherwise
             if name not in self._topics and name not in self._topics.damaged:
@@ -171,7 +192,7 @@ class TopicRemains:
     async def remove_soon(self, name: str) -> None:
         """Remove what a deletion has left, now or later."""
         try:
-            await self.remove(name)
+            await self.remove(name, certain=True)
         except (KafkaError, OSError) as error:
             logger.error("what is left of topic %s could not be removed, it is tried again: %s", name, error)
             self._retry()

@@ -19,7 +19,7 @@ from kclient.gateway.partition_states import State
 from kclient.gateway.rows.keys import CHECKPOINTS
 from kclient.gateway.rows.partitions import decode_checkpoint
 from kclient.gateway.topics import catalogue, remains
-from kclient.htp import StorageError, open_store
+from kclient.htp import ConflictError, StorageError, open_store
 from kclient.htp.embedded.manager import SqliteManager
 from kclient.htp.embedded.syncer import Syncer
 from kclient.htp.memory.broker import MemoryBroker
@@ -709,3 +709,74 @@ async def test_what_fails_in_the_store_is_in_the_log_once(
                 ]
                 assert 1 <= len(lines) <= 2
                 assert all(each.levelname == "ERROR" for each in lines)
+
+
+class Late:
+    """A manager whose commit of a topic's row fails, and is made later.
+
+    Args:
+        monkeypatch: Puts it in the place of the store's.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._commit = MemoryManager.commit
+        self._late: tuple[Any, ...] | None = None
+        self._options: dict[str, Any] = {}
+        self.waits = False
+        """Whether the next such commit fails."""
+        late = self
+
+        async def commit(self: MemoryManager, writes: Any, *args: Any, **options: Any) -> int:
+            if late.waits and "kafka/topic/t" in writes:
+                late.waits, late._late, late._options = False, (self, writes, *args), options
+                raise StorageError("no answer has come")
+            return await late._commit(self, writes, *args, **options)
+
+        monkeypatch.setattr(MemoryManager, "commit", commit)
+
+    async def arrive(self) -> KafkaError | None:
+        """The store gets to it; returns why it refuses it."""
+        assert self._late is not None
+        try:
+            await self._commit(*self._late, **self._options)
+        except KafkaError as error:
+            return error
+        return None
+
+
+async def test_a_creation_that_arrives_when_its_places_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refused: there would be a topic whose partitions cannot be opened."""
+    late, delete, refused = Late(monkeypatch), MemoryBroker.delete, list[KafkaError | None]()
+
+    async def arriving(self: MemoryBroker, *args: Any, **options: Any) -> None:
+        refused.append(await late.arrive())
+        await delete(self, *args, **options)
+
+    async with running() as (gateway, wire):
+        late.waits = True
+        assert (await wire.create("t", 2)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        with monkeypatch.context() as patch:
+            patch.setattr(MemoryBroker, "delete", arriving)
+            await gateway.parts.catalogue.sweep()
+        assert isinstance(refused[0], ConflictError)
+        assert "t" not in gateway.parts.topics
+        assert (await wire.create("t", 2)).error_code == 0
+        assert (await wire.produce("t", batch_of(b"a"), 1)).error_code == 0
+
+
+async def test_a_deletion_that_arrives_late_leaves_no_name_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalogue, "_SWEEP_S", 0.01)
+    late = Late(monkeypatch)
+    async with running() as (gateway, wire):
+        await wire.create("t")
+        await wire.produce("t", batch_of(b"a"))
+        late.waits = True
+        assert await wire.delete("t") == ErrorCode.KAFKA_STORAGE_ERROR
+        assert await wire.values("t") == [b"a"], "it has not been deleted"
+        assert await late.arrive() is None
+        with anyio.fail_after(10):  # the log of changes tells of it
+            while (await wire.create("t")).error_code:
+                await anyio.sleep(0.01)
+        assert await wire.values("t") == []
+        await tidy(gateway)
+        assert not await scan_all(gateway.parts.manager, "kafka/intent/")
