@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, nullcontext, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -23,6 +23,7 @@ from kclient.errors import (
     InvalidPartitionsError,
     KafkaError,
     ReassignmentInProgressError,
+    RequestTimedOutError,
     TopicExistsError,
     UnknownTopicOrPartitionError,
 )
@@ -55,6 +56,10 @@ _SWEEP_S: Final = 10.0
 """After so many seconds it is tried again to remove what deleted topics left."""
 _PATIENCE_S: Final = 3.0
 """Seconds that a change of a topic waits for other gateways that change the same topic."""
+_TURN_S: Final = 10.0
+"""Seconds that it waits for other changes of the topic here: a store may hang amid one."""
+_SOON_S: Final = 1.0
+"""The same where whoever waits holds up others."""
 _AGAIN_S: Final = 0.01
 """Seconds until it is tried again."""
 _LONG: Final = 1_000
@@ -138,19 +143,44 @@ class TopicCatalogue:
         )
 
     @asynccontextmanager
-    async def _turn(self, name: str) -> AsyncIterator[bool]:
+    async def _alone(self, name: str, patience: float) -> AsyncIterator[None]:
+        """Nobody else changes a topic here.
+
+        Args:
+            name: Of the topic.
+            patience: Seconds to wait for those who do.
+
+        Raises:
+            RequestTimedOutError: They take longer.
+        """
+        async with AsyncExitStack() as held:
+            with anyio.move_on_after(patience) as waiting:
+                await held.enter_async_context(self._changing.hold(name))
+            if waiting.cancelled_caught:
+                raise RequestTimedOutError(
+                    f"Topic '{name}' is being created, changed or deleted, and the store has not answered that for "
+                    f"{patience:.0f} s: try again"
+                )
+            yield
+
+    @asynccontextmanager
+    async def _turn(self, name: str, patience: float) -> AsyncIterator[bool]:
         """The turn to change a topic: nobody else does here, and what its row says is known and in force.
 
         Yields:
             Whether another gateway is making, growing or removing a topic of this name.
         """
-        async with self._changing.hold(name):
+        async with self._alone(name, patience):
             with self._shields.shield():
                 await self._rows.find_out(name)
             yield await self._rows.read(name)
 
     async def _in_turn(
-        self, name: str, change: Callable[[], Awaitable[T]], busy: type[KafkaError] = ReassignmentInProgressError
+        self,
+        name: str,
+        change: Callable[[], Awaitable[T]],
+        busy: type[KafkaError] = ReassignmentInProgressError,
+        patience: float | None = None,
     ) -> T:
         """Make a change of a topic; where another gateway changes the topic meanwhile, it is worked out anew.
 
@@ -158,11 +188,13 @@ class TopicCatalogue:
             name: Of the topic.
             change: Makes it.
             busy: Is raised if another gateway does not come to an end with a change of its own.
+            patience: Seconds to wait for other changes of it here; as long as usual if None.
         """
+        patience = _TURN_S if patience is None else patience
         until = anyio.current_time() + _PATIENCE_S
         while True:
             conflict: ConflictError | None = None
-            async with self._turn(name) as foreign:
+            async with self._turn(name, patience) as foreign:
                 if foreign:
                     await self._manager.commit({}, lease=self._lease.current)  # a gateway that was followed ends here
                 else:
@@ -187,8 +219,9 @@ class TopicCatalogue:
 
         Raises:
             HtpError: The store failed: what the row says is not known.
+            RequestTimedOutError: It does not answer a change of the topic, as far as that is known.
         """
-        async with self._turn(name):
+        async with self._turn(name, _SOON_S):
             pass
 
     async def resolve_all(self) -> None:
@@ -232,15 +265,18 @@ class TopicCatalogue:
         overrides: Mapping[str, str | None] | None = None,
         *,
         mirror: MirrorOrigin | None = None,
+        soon: bool = False,
     ) -> TopicRecord:
         """Create a topic; it can be used when this returns. Errors as `check_creation` and `check_places`.
 
-        With `mirror` it takes the records of that topic only, until it is taken over.
+        With `mirror` it takes the records of that topic only, until it is taken over. With `soon` another change of a
+        topic of that name is not waited for long; `RequestTimedOutError` if it is under way all the same.
         """
         return await self._in_turn(
             name,
             partial(self._create_checked, name, partitions, replication_factor, overrides or {}, mirror),
             TopicExistsError,
+            _SOON_S if soon else None,
         )
 
     async def _create_checked(
@@ -350,18 +386,19 @@ class TopicCatalogue:
     async def sweep(self) -> None:
         """Remove whatever creations and deletions have left; what cannot be is tried again later."""
         for name in list(self._topics.unsure):
-            async with self._changing.hold(name):
-                with suppress(KafkaError), self._shields.shield():  # the log tells of it
-                    await self._rows.find_out(name)
+            with suppress(KafkaError):  # the log tells of it
+                async with self._alone(name, _SOON_S):
+                    with self._shields.shield():
+                        await self._rows.find_out(name)
         for name in list(self._topics.left):
-            async with self._changing.hold(name):
-                if name in self._topics.unsure:  # whether it was created is looked up again first
-                    continue
-                try:
+            try:
+                async with self._alone(name, _SOON_S):
+                    if name in self._topics.unsure:  # whether it was created is looked up again first
+                        continue
                     with self._shields.shield():
                         await self._remains.remove(name)
-                except (KafkaError, OSError) as error:
-                    logger.error("what is left of topic %s could not be removed, it is tried again: %s", name, error)
+            except (KafkaError, OSError) as error:
+                logger.error("what is left of topic %s could not be removed, it is tried again: %s", name, error)
         if self._topics.left:
             self._sweep_soon()
 

@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 import pytest
 
-from kclient.errors import ErrorCode, KafkaError
+from kclient.errors import ErrorCode, KafkaError, RequestTimedOutError
 from kclient.gateway import Gateway
 from kclient.gateway.append import AppendState
 from kclient.gateway.partition_states import State
@@ -780,3 +780,38 @@ async def test_a_deletion_that_arrives_late_leaves_no_name_taken(monkeypatch: py
         assert await wire.values("t") == []
         await tidy(gateway)
         assert not await scan_all(gateway.parts.manager, "kafka/intent/")
+
+
+async def test_nobody_waits_long_for_a_topic_amid_whose_change_the_store_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is what others have left not removed, nor what other gateways change not followed."""
+    monkeypatch.setattr(catalogue, "_SOON_S", 0.05)
+    monkeypatch.setattr(catalogue, "_TURN_S", 0.1)
+    gates = Gates(open_store(f"memory:{next(names)}"))
+    async with gates.store, Gateway(gates.store, listen=None) as gateway, anyio.create_task_group() as tasks:
+        wire, another = connect(gateway), connect(gateway)
+        for name in ("a", "b"):
+            await wire.create(name)
+        hung = gates.hold("delete")
+        tasks.start_soon(another.delete, "a")
+        await hung.reached.wait()
+        failed = gates.hold("delete")
+        gates.failing = "delete"
+        failed.open()
+        assert await wire.delete("b") == 0, "what is left of it is removed later"
+        assert list(gateway.parts.topics.left) == ["a", "b"]
+        with anyio.fail_after(10):
+            found = (await wire.metadata("a", create=True)).topics[0]
+            assert found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            refused = await wire.create("a")
+            assert refused.error_code == ErrorCode.REQUEST_TIMED_OUT
+            assert refused.error_message is not None
+            assert "the store has not answered" in refused.error_message
+            with pytest.raises(RequestTimedOutError):
+                await gateway.parts.catalogue.refresh("a")
+            await gateway.parts.catalogue.sweep()
+        assert list(gateway.parts.topics.left) == ["a"]
+        gates.failing = None
+        gates.open()
+        assert (await wire.create("a")).error_code in (0, ErrorCode.REQUEST_TIMED_OUT)
+        for each in (wire, another):
+            await each.aclose()
