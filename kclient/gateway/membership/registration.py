@@ -6,7 +6,7 @@ import logging
 import secrets
 from collections.abc import Mapping
 from contextlib import suppress
-from itertools import chain, count
+from itertools import chain
 from typing import Final
 
 import anyio
@@ -19,6 +19,7 @@ from kclient.gateway.rows.keys import GATEWAYS, gateway_key
 from kclient.htp.errors import FencedError, HtpError, LeaseHeldError
 from kclient.htp.port import Lease, LeaseInfo, Manager
 from kclient.htp.rows import scan_pages
+from kclient.records.bounds import INT32_MAX
 
 logger: logging.Logger = logging.getLogger("kclient.gateway")
 
@@ -54,6 +55,8 @@ class Registration:
     async def allot(self) -> int:
         """Get a number that no other gateway has: the smallest that one has had and that is free, else a new one.
 
+        New is what is greater than all others, and where there is none, the smallest that nobody has had.
+
         Returns:
             The number; it is kept from others until `leave`.
 
@@ -62,7 +65,9 @@ class Registration:
         """
         known = leases_by_number(await self._manager.leases(GATEWAYS))
         free = sorted(number for number, lease in known.items() if not lease.held)
-        for node_id in chain(free, count(max(known, default=_FIRST_NUMBER - 1) + 1)):
+        new = range(max(known, default=_FIRST_NUMBER - 1) + 1, INT32_MAX + 1)
+        gaps = (number for number in range(_FIRST_NUMBER, INT32_MAX) if number not in known)
+        for node_id in chain(free, new, gaps):
             with suppress(LeaseHeldError):  # else another one was faster
                 await self._acquire(node_id)
                 return node_id

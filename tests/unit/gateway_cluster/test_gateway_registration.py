@@ -13,7 +13,7 @@ from kclient.htp import FencedError, open_store
 from kclient.htp.port import Manager
 from kclient.protocol import messages as m
 from tests.all_rows import scan_all
-from tests.gateway_wire import connect, running
+from tests.gateway_wire import connect, names, running
 from tests.unit.gateway_cluster.two_gateways import several, until
 
 pytestmark = pytest.mark.anyio
@@ -56,6 +56,14 @@ async def test_numbers_are_allotted_once_and_kept(url: str) -> None:
         assert (await registered(store.manager))[1] == 4
         await registered(store.manager, 17)
         assert (await registered(store.manager))[1] == 18
+
+
+async def test_numbers_that_are_allotted_are_numbers_of_brokers() -> None:
+    """Also where somebody has the greatest that there is."""
+    async with open_store(f"memory:{next(names)}") as store:
+        await registered(store.manager, 2**31 - 1)
+        await registered(store.manager, 2)
+        assert [(await registered(store.manager))[1] for _ in range(3)] == [1, 3, 4]
 
 
 async def test_a_given_number_is_the_last_ones_who_asks(url: str) -> None:
