@@ -43,7 +43,7 @@ def serve(
     )
     if metrics is not None:
         check_prometheus()
-        parse_address(metrics)
+        parse_address(metrics, default_port=None)  # a broker's is none for metrics
     directory = _directory(data)
     gateway = Gateway(
         f"embedded:{directory}",

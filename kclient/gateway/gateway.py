@@ -269,7 +269,7 @@ class Gateway:
             OSError: The address cannot be bound; the text says why.
             ClosedError: The gateway is not running.
         """
-        found = parse_address(address)
+        found = parse_address(address, default_port=None)
         if found.scheme != "tcp":
             raise ConfigError(f"metrics are served at host:port, not at {address}")
         registry = self._registry()

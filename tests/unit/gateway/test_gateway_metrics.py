@@ -273,7 +273,7 @@ async def test_where_it_cannot_be_served(monkeypatch: pytest.MonkeyPatch) -> Non
     async with serving() as (gateway, address):
         with pytest.raises(OSError, match="another process listens there"):
             await gateway.serve_metrics(str(address))
-        for wrong in ("unix:/tmp/x", "embedded:x"):
+        for wrong in ("unix:/tmp/x", "embedded:x", "localhost", "[::1]"):
             with pytest.raises(ConfigError):
                 await gateway.serve_metrics(wrong)
     async with running(f"memory:{next(names)}") as (gateway, _):
