@@ -124,7 +124,7 @@ cdef class EnvelopedBatches:
     @property
     def next(self):
         """The number behind the last message."""
-        return self._first + self._count
+        return <object>self._first + <object>self._count  # which may be more than 63 bits
 
     def place(self, number):
         """Where in the messages a batch begins, and where it ends.

@@ -173,3 +173,12 @@ def test_wrong_arguments(twins: list[Face]) -> None:
     said = [calls(face) for face in twins]
     assert all(issubclass(each[0], TypeError | ValueError) for each in said[0]), said[0]
     assert said[0] == said[1]
+
+
+def test_the_greatest_numbers() -> None:
+    first = 2**63 - 1
+    for face in FACES:
+        data = b"".join(message(LAYOUTS[0], MARK, 1, number, 0, b"") for number in (first, first + 1))
+        found = face.module.EnvelopedBatches(data, first, LAYOUTS[0])
+        assert (found.first, found.next) == (first, first + 2)
+        assert found.place(first) == (24, 24 + HEADER_SIZE)
