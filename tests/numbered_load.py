@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Self
 
-from kclient.errors import KafkaError
+from kclient.errors import CommitFailedError, KafkaError, RebalanceInProgressError, RetriableError
 from kclient.producer import Delivery
 from kclient.sync import Consumer, Producer
 from kclient.types import TopicPartition
@@ -156,10 +156,8 @@ class NumberedGroup:
             self.begun[partition] = max(offset, self.begun.get(partition, 0))
         try:
             consumer.commit()
-        except KafkaError as error:
-            if not error.retriable:
-                raise
-            return  # it may be committed or not; what comes next is read and committed anyway
+        except (CommitFailedError, RebalanceInProgressError, RetriableError):
+            return  # it may be committed or not: what comes next is read, or read again, and committed
         with self._changed:
             self.committed.update(reached)
             self._changed.notify_all()

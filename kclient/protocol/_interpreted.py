@@ -7,6 +7,7 @@ from typing import Any, NoReturn, Protocol
 
 from kclient.errors import ProtocolError, UnsupportedVersionError
 from kclient.protocol.errors import EncodeError, no_field, path_text, shortened
+from kclient.protocol.lazy_arrays import LazyArray
 from kclient.protocol.primitives import RawTaggedField, amount, cut_off, read_uvarint, write_tags
 from kclient.protocol.schema import ArrayType, Declaration, Field, StructType, has_secrets, shown
 from kclient.protocol.types import Type
@@ -51,7 +52,7 @@ class StructWriter:
 
     Args:
         title: The name of the whole message, for errors.
-        mappings: Whether structs and mappings are taken too, or messages only.
+        mappings: Whether structs and mappings are taken too, or messages only, as where a compiled encoder has failed.
     """
 
     def __init__(self, title: str, *, mappings: bool = True) -> None:
@@ -174,12 +175,24 @@ class StructWriter:
         if value is None and nullable:
             kind.write_length(out, -1, flexible)
             return
+        if isinstance(value, LazyArray) and not self._mappings:
+            self._last_of(out, schema, kind, value, flexible)
+            return
         if not isinstance(value, list | tuple):
             self._refuse(f"expected a list, got {shortened(value, lambda given: shown(kind, given))}")
         kind.write_length(out, len(value), flexible)
         for index, element in enumerate(value):
             self._path.append(index)
             self._value(out, schema, kind.element, element, flexible, nullable=False)
+            self._path.pop()
+
+    def _last_of(
+        self, out: bytearray, schema: Layout, kind: ArrayType, value: LazyArray[Any], flexible: bool
+    ) -> None:
+        """Its elements were made for the encoder, and are not there again: the last is the one that may not fit."""
+        if value.made:
+            self._path.append(value.made - 1)
+            self._value(out, schema, kind.element, value.last, flexible, nullable=False)
             self._path.pop()
 
     def _refuse(self, text: str) -> NoReturn:

@@ -1,47 +1,24 @@
-"""What takes long in a handler: worked out in steps, and arrays whose elements are made while they are written."""
+"""What takes long in a handler: it is worked out in steps."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from heapq import merge
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from kclient.net.answers import Work
 
 if TYPE_CHECKING:
     from kclient.gateway.handlers.handler import Finish
 
-__all__ = ["FEW", "READ_COMMITTED", "Work", "counted", "lazily", "sorted_in_steps", "started"]
-
-T = TypeVar("T")
+__all__ = ["FEW", "READ_COMMITTED", "Work", "counted", "sorted_in_steps", "started"]
 
 READ_COMMITTED: Final = 1
 """The isolation level of a client that wants committed records only."""
 _RUN = 1024
 FEW = 64
 """So many rows of a response are made at once; more of them are made in steps."""
-
-
-class _Lazily(Generic[T]):
-    """As many elements as were promised, made when they are asked for; once."""
-
-    __slots__ = ("_elements", "_length")
-
-    def __init__(self, length: int, elements: Iterable[T]) -> None:
-        self._length = length
-        self._elements = elements
-
-    def __len__(self) -> int:
-        return self._length
-
-    def __iter__(self) -> Iterator[T]:
-        return iter(self._elements)
-
-
-def lazily(length: int, elements: Iterable[T]) -> list[T]:
-    """An array of a response whose elements are made while it is encoded, so that they need not all exist at once."""
-    return cast("list[T]", _Lazily(length, elements))
 
 
 def started(work: Work) -> Any:

@@ -11,11 +11,12 @@ from kclient.errors import ErrorCode, KafkaError, MismatchedEndpointTypeError, U
 from kclient.gateway.access import Access, AclOperation, ResourceType
 from kclient.gateway.contexts import ConnectionContext, RequestContext
 from kclient.gateway.error_codes import code_of
-from kclient.gateway.handlers._work import FEW, Work, lazily, sorted_in_steps, started
+from kclient.gateway.handlers._work import FEW, Work, sorted_in_steps, started
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
 from kclient.gateway.leadership import Leadership
 from kclient.gateway.topics.names import check_name
 from kclient.gateway.topics.record import TopicRecord
+from kclient.protocol.lazy_arrays import lazily
 from kclient.protocol.messages.metadata import (
     DescribeClusterBroker,
     DescribeClusterRequest,

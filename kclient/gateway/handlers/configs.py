@@ -17,7 +17,7 @@ from kclient.gateway.config import SOURCE_DEFAULT, SOURCE_STATIC_BROKER, Origin,
 from kclient.gateway.contexts import ConnectionContext, RequestContext
 from kclient.gateway.dynamic_config import READ_ONLY, DynamicConfig, check_dynamic
 from kclient.gateway.error_codes import Role, put_error
-from kclient.gateway.handlers._work import Work, counted, lazily, started
+from kclient.gateway.handlers._work import Work, counted, started
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
 from kclient.gateway.setting import BrokerSetting, SettingType, as_list, did_you_mean
 from kclient.gateway.settings import BROKER_SETTINGS, HTP_MAPPING, HTP_MIRROR, TOPIC_SETTINGS
@@ -25,6 +25,7 @@ from kclient.gateway.topics.catalogue import TopicCatalogue
 from kclient.gateway.topics.names import check_name
 from kclient.gateway.topics.settings import checked_overrides
 from kclient.net.fair_queue import Pace
+from kclient.protocol.lazy_arrays import lazily
 from kclient.protocol.messages.configs import (
     AlterConfigsRequest,
     AlterConfigsRequestResource,

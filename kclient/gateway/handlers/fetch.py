@@ -22,7 +22,7 @@ from kclient.gateway.contexts import RequestContext
 from kclient.gateway.discarding import emptied, in_slices
 from kclient.gateway.error_codes import code_of
 from kclient.gateway.fetch_sessions import FINAL_EPOCH, FetchPlan, FetchSessionCache, Key, Wanted
-from kclient.gateway.handlers._work import FEW, Work, lazily, started
+from kclient.gateway.handlers._work import FEW, Work, started
 from kclient.gateway.handlers.fetch_reading import MOST_AT_ONCE, Fetch, FetchReader, put_error, put_state
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
 from kclient.gateway.leadership import Leadership
@@ -34,6 +34,7 @@ from kclient.gateway.waiters import Waiter
 from kclient.net.fair_queue import Flow, Pace
 from kclient.net.garbage import HoldOff
 from kclient.net.memory_budget import Share
+from kclient.protocol.lazy_arrays import lazily
 from kclient.protocol.messages.fetch import (
     FetchableTopicResponse,
     FetchRequest,

@@ -16,7 +16,7 @@ from kclient.gateway.contexts import RequestContext
 from kclient.gateway.error_codes import code_of
 from kclient.gateway.fetch_sessions import FetchPlan, Key, Wanted
 from kclient.gateway.handlers._leaders import FETCH_SINCE, MOVED, tell_consumer
-from kclient.gateway.handlers._work import FEW, READ_COMMITTED, lazily
+from kclient.gateway.handlers._work import FEW, READ_COMMITTED
 from kclient.gateway.leadership import Leadership
 from kclient.gateway.log import PartitionLog
 from kclient.gateway.partition import Partition
@@ -26,6 +26,7 @@ from kclient.gateway.waiters import Waiter
 from kclient.htp.errors import HtpError, PositionError
 from kclient.htp.port import Place, Pulled
 from kclient.net.fair_queue import Pace
+from kclient.protocol.lazy_arrays import lazily
 from kclient.protocol.messages.fetch import (
     AbortedTransaction,
     FetchRequest,

@@ -13,8 +13,9 @@ from kclient.gateway.access import AclOperation, ResourceType
 from kclient.gateway.error_codes import Role, code_of, put_error
 from kclient.gateway.groups.events import Join, JoinResult, Leave, Sync, SyncResult
 from kclient.gateway.groups.replies import Answer, when_done
-from kclient.gateway.handlers._work import FEW, Work, lazily, started
+from kclient.gateway.handlers._work import FEW, Work, started
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
+from kclient.protocol.lazy_arrays import lazily
 from kclient.protocol.messages import (
     Coordinator,
     FindCoordinatorRequest,

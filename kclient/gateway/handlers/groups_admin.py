@@ -11,8 +11,9 @@ from kclient.gateway.error_codes import Role, code_of, text_of
 from kclient.gateway.groups.classic import ClassicGroup
 from kclient.gateway.groups.states import GroupState
 from kclient.gateway.groups.writer import Write
-from kclient.gateway.handlers._work import FEW, Work, lazily, started
+from kclient.gateway.handlers._work import FEW, Work, started
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
+from kclient.protocol.lazy_arrays import lazily
 from kclient.protocol.messages import (
     DeletableGroupResult,
     DeleteGroupsRequest,

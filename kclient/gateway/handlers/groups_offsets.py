@@ -11,9 +11,10 @@ from kclient.errors import ErrorCode, KafkaError
 from kclient.gateway.access import AclOperation, ResourceType
 from kclient.gateway.error_codes import Role, code_of
 from kclient.gateway.groups.offsets import GroupOffsets, OffsetCommit
-from kclient.gateway.handlers._work import FEW, Work, lazily, started
+from kclient.gateway.handlers._work import FEW, Work, started
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
 from kclient.gateway.rows.groups import CommittedOffset
+from kclient.protocol.lazy_arrays import lazily
 from kclient.protocol.messages import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,

@@ -20,13 +20,14 @@ from kclient.gateway.access import CLUSTER_NAME, Access, AclOperation, ResourceT
 from kclient.gateway.config import Live
 from kclient.gateway.contexts import ConnectionContext, RequestContext
 from kclient.gateway.error_codes import code_of
-from kclient.gateway.handlers._work import FEW, Work, lazily, started
+from kclient.gateway.handlers._work import FEW, Work, started
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
 from kclient.gateway.leadership import Leadership
 from kclient.gateway.topics.catalogue import TopicCatalogue
 from kclient.gateway.topics.names import INTERNAL, check_name
 from kclient.gateway.topics.record import TopicRecord
 from kclient.net.fair_queue import Pace
+from kclient.protocol.lazy_arrays import lazily
 from kclient.protocol.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,

@@ -25,12 +25,13 @@ from kclient.gateway.access import CLUSTER_NAME, Access, AclOperation, ResourceT
 from kclient.gateway.config import Live, SettingOrigins
 from kclient.gateway.contexts import ConnectionContext, RequestContext
 from kclient.gateway.error_codes import Role, put_error
-from kclient.gateway.handlers._work import counted, lazily
+from kclient.gateway.handlers._work import counted
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
 from kclient.gateway.settings import MOST_PARTITIONS, TOPIC_SETTINGS
 from kclient.gateway.topics.catalogue import TopicCatalogue
 from kclient.gateway.topics.record import TopicRecord
 from kclient.net.fair_queue import Pace
+from kclient.protocol.lazy_arrays import lazily
 from kclient.protocol.messages.topics import (
     CreatableTopic,
     CreatableTopicConfigs,

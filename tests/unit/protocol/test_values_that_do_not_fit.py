@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from array import array
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from kclient.errors import UnsupportedVersionError
 from kclient.protocol import ApiKey, ApiMessage, EncodeError, Schema, Struct, framing, request_schema, schema_of
 from kclient.protocol.embedded import encode_embedded
+from kclient.protocol.lazy_arrays import lazily
 from kclient.protocol.messages import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
@@ -24,6 +26,8 @@ from kclient.protocol.messages import (
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
     PartitionProduceData,
     ProduceRequest,
     ProduceResponse,
@@ -113,6 +117,37 @@ def test_messages(message: ApiMessage, version: int, path: str, text: str) -> No
         assert str(caught.value).startswith(f"{title}: {path}: {text}")
         assert (caught.value.path, caught.value.version) == (path, version)
         assert len(str(caught.value)) < 400
+
+
+def lazy_topics(*names: Any) -> MetadataResponse:
+    def topic(name: Any) -> MetadataResponseTopic:
+        partitions = (MetadataResponsePartition(leader_id=leader) for leader in (1, name))
+        return MetadataResponseTopic(name="t", partitions=lazily(2, partitions))
+
+    return MetadataResponse(topics=lazily(len(names), map(topic, names)))
+
+
+def test_arrays_whose_elements_are_made_while_they_are_written() -> None:
+    assert lazy_topics(1, 2).encode(1) == MetadataResponse.decode(lazy_topics(1, 2).encode(1), 1).encode(1)
+
+    def in_steps(message: MetadataResponse, version: int) -> None:
+        list(message.encode_steps(bytearray(), [], version))
+
+    for encode in (MetadataResponse.encode, MetadataResponse.encode_parts, in_steps):
+        with pytest.raises(EncodeError) as caught:
+            encode(lazy_topics(1, 2, "three", 4), 1)
+        path = "topics[2].partitions[1].leader_id"
+        assert str(caught.value) == f"Metadata v1 response: {path}: expected an int, got 'three'"
+        assert caught.value.path == path
+
+
+def test_an_array_whose_elements_cannot_be_made() -> None:
+    def failing() -> Iterator[MetadataResponseTopic]:
+        yield MetadataResponseTopic(name="t")
+        raise ValueError("nothing is known of the next")
+
+    with pytest.raises(EncodeError, match="Metadata v1 response: ValueError: nothing is known of the next"):
+        MetadataResponse(topics=lazily(2, failing())).encode(1)
 
 
 @pytest.mark.parametrize("given", [{"name": "a"}, request_schema(3, 4).decode(bytes(5)), "abc"], ids=type)
