@@ -15,6 +15,7 @@ from kclient.net.fair_queue import Pace
 if TYPE_CHECKING:
     from kclient.gateway.clock import Clock
     from kclient.gateway.groups.deleted_topics import DeletedTopics
+    from kclient.gateway.groups.deletion import GroupDeletion
     from kclient.gateway.groups.events import GroupSettings
     from kclient.gateway.groups.group import ManagedGroup
     from kclient.gateway.groups.memory import GroupMemory
@@ -34,6 +35,7 @@ class CommittedOffsets:
         table: All groups.
         writer: Stores offsets.
         deleted_topics: Whose offsets the store still has.
+        deletion: Deletes groups that nothing is left of.
         memory: Whether there is room for more of them.
         clock: What time it is.
         chores: In whose turns the offsets of deleted topics are dropped.
@@ -44,6 +46,7 @@ class CommittedOffsets:
         table: GroupTable,
         writer: GroupWriter,
         deleted_topics: DeletedTopics,
+        deletion: GroupDeletion,
         memory: GroupMemory,
         clock: Clock,
         chores: Flow,
@@ -51,6 +54,7 @@ class CommittedOffsets:
         self._table = table
         self._writer = writer
         self._deleted_topics = deleted_topics
+        self._deletion = deletion
         self._memory = memory
         self._clock = clock
         self._chores = chores
@@ -97,9 +101,10 @@ class CommittedOffsets:
     def _store(self, managed: ManagedGroup, commit: OffsetCommit, ended: Callable[[OffsetCommit], None]) -> Write:
         group_id, offsets = managed.group.group_id, managed.offsets
 
-        def stored(_error: ErrorCode) -> Iterable[None]:
+        def stored(error: ErrorCode) -> Iterable[None]:
             ended(commit)
             self._deleted_topics.note_commit(group_id, commit)
+            self._deletion.emptied(managed, error)
             return ()
 
         parts = CommitParts(group_id, offsets, commit, few=commit.size <= _FEW)
@@ -153,6 +158,7 @@ class CommittedOffsets:
             if gone:
                 self._deleted_topics.note(topic, managed.group.group_id, gone)
                 managed.offsets.drop_topic(topic)
+                self._deletion.emptied(managed)
             yield
 
     async def forget_topic(self, topic: str) -> None:

@@ -93,11 +93,11 @@ class GroupCoordinator:
             queue=queue,
         )
         self.membership: ClassicMembership = ClassicMembership(self.table, self._memory, clock)
-        self.committed: CommittedOffsets = CommittedOffsets(
-            self.table, self._writer, deleted_topics, self._memory, clock, chores
-        )
         self.deletion: GroupDeletion = GroupDeletion(
             self.table, self._writer, deleted_topics, self._memory, clock, self._log_fields
+        )
+        self.committed: CommittedOffsets = CommittedOffsets(
+            self.table, self._writer, deleted_topics, self.deletion, self._memory, clock, chores
         )
         self.expiry: OffsetExpiry = OffsetExpiry(
             self.table, topics, self.committed, self.deletion,

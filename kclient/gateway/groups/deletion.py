@@ -67,6 +67,23 @@ class GroupDeletion:
         parts = DeletionParts(group_id, managed.offsets)
         return self._writer.submit(group_id, parts, partial(self._deleted, managed, parts))
 
+    def emptied(self, managed: ManagedGroup, error: ErrorCode = ErrorCode.NONE) -> None:
+        """Offsets of a group have gone: if they were the last, and nobody is in it, it goes too.
+
+        Where that has to wait, as while too much is on its way to the store, `OffsetExpiry` does it.
+
+        Args:
+            managed: The group.
+            error: Why they have gone, if they could not be stored.
+        """
+        table, group = self._table, managed.group
+        if managed.offsets or managed.unread or not group.idle or table.groups.get(group.group_id) is not managed:
+            return
+        if group.untouched:
+            table.perform(managed, ())  # nothing of it is stored
+        elif not error:
+            self.delete(group.group_id)
+
     def _deleted(self, managed: ManagedGroup, parts: DeletionParts, error: ErrorCode) -> Iterator[None]:
         leaving = self._table.leaving
         try:
