@@ -227,15 +227,15 @@ class FetchHandler(Handler):
         return min(fetch.request.min_bytes, self._reader.limit(fetch), MOST_AT_ONCE * len(fetch.plan.wanted))
 
     def _enough(self, fetch: Fetch) -> bool:
-        request = fetch.request
+        request, there = fetch.request, fetch.size + fetch.withheld
         return (
-            fetch.size >= request.min_bytes
+            there >= request.min_bytes
             or request.max_wait_ms <= 0
             or fetch.lacking
             or bool(fetch.errors)
             or fetch.full
             or not fetch.plan.wanted
-            or fetch.size >= self._least(fetch)
+            or there >= self._least(fetch)
             or fetch.hurried
             or fetch.context.place.hurried
             or self._draining

@@ -64,6 +64,7 @@ class Fetch:
         "rows",
         "size",
         "waiter",
+        "withheld",
     )
 
     def __init__(self, request: FetchRequest, context: RequestContext, plan: FetchPlan, by_id: bool) -> None:
@@ -82,6 +83,9 @@ class Fetch:
         self.size: int = 0
         self.full: bool = False
         """Whether there is more of a partition that the client would take, and no room for it in this answer."""
+        self.withheld: int = 0
+        """Bytes that partitions have beside what was read of them, up to what the client would take of each: they count
+        for `fetch.min.bytes`, since waiting brings no more of these. How many there are beyond that is not known."""
         self.hidden: int = 0
         """Aborted transactions that go with what was read at once."""
         self.least: int = 0
@@ -96,7 +100,7 @@ class Fetch:
         """What was read is not needed: it is read again when there is more."""
         self.rows, self.errors = {}, {}
         self.lacking = self.full = False
-        self.size = self.hidden = 0
+        self.size = self.hidden = self.withheld = 0
 
     def end_of(self, log: PartitionLog) -> int:
         """Where a log ends for this client."""
@@ -119,8 +123,12 @@ class Fetch:
         """
         size = len(pulled.data)
         fits = size <= most or not self.size
-        if (not fits or pulled.last + 1 < self.end_of(partition.log)) and most < self.plan.wanted[number].max_bytes:
-            self.full = True
+        if not fits or pulled.last + 1 < self.end_of(partition.log):
+            limit = self.plan.wanted[number].max_bytes
+            if most < limit:
+                self.full = True
+            elif size:
+                self.withheld += max(limit - size, 0) if fits else limit
         # One message is always pulled, however large; only the response's first records may exceed a limit (KIP-74).
         if not size or not fits:
             return

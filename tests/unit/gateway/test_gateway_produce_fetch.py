@@ -384,6 +384,20 @@ async def test_a_fetch_waits_for_no_more_than_an_answer_holds(
         await reader.aclose()
 
 
+async def test_a_fetch_does_not_wait_for_a_batch_that_has_no_room() -> None:
+    """A partition that has more than it may give counts as what it may give, as in Kafka."""
+    async with running() as (_, wire):
+        await wire.create("t", 2)
+        for _ in range(3):
+            await wire.produce("t", batch_of(bytes(400_000)))
+        for min_bytes in (1 << 20, (1 << 20) + 1):
+            request = fetch_request("t", 0, max_wait_ms=300, min_bytes=min_bytes, partition_max_bytes=1 << 20)
+            began = anyio.current_time()
+            answer = (await wire(request, 11)).responses[0].partitions[0]
+            assert (anyio.current_time() - began >= 0.29) is (min_bytes > 1 << 20)
+            assert 800_000 < len(answer.records) < 1 << 20
+
+
 async def test_a_fetch_waits_for_more_than_a_partition_may_give() -> None:
     """As in Kafka: what `partition_max_bytes` leaves out does not count."""
     async with running() as (_, wire):

@@ -18,7 +18,7 @@ from kclient.gateway.virtual.index_rows import IndexRows
 from kclient.htp import Topic, open_store
 from kclient.htp.memory import open_memory
 from tests.all_rows import scan_all
-from tests.gateway_wire import Wire, batch_of, connect, names, produce_request, running
+from tests.gateway_wire import Wire, batch_of, connect, fetch_request, names, produce_request, running
 from tests.plain_store import open_plain
 from tests.uncertain_store import Fate, UncertainStore
 from tests.unit.gateway.conftest import url as url
@@ -226,3 +226,16 @@ async def test_deleted_while_its_index_is_being_written(monkeypatch: pytest.Monk
                 await anyio.sleep(0.05)
         for kind in ("indexed", "blocks", "entries", "log"):
             assert await scan_all(gateway.parts.manager, f"kafka/{kind}/") == {}
+
+
+async def test_a_fetch_does_not_wait_where_an_answer_holds_no_more() -> None:
+    """What one answer may look through holds less of a partition than is asked for: nothing that comes would add to it."""
+    async with running() as (_, wire):
+        await wire.create("t", 16)
+        for _ in range(16):
+            for partition in range(16):
+                await wire.produce("t", batch_of(bytes(60_000)), partition)
+        request = fetch_request("t", 0, max_wait_ms=120_000, min_bytes=900_000, partition_max_bytes=1 << 20)
+        with anyio.fail_after(30):
+            answer = (await wire(request, 11)).responses[0].partitions[0]
+        assert 60_000 < len(answer.records) < 900_000
