@@ -22,7 +22,7 @@ cannot fence has kept it though its sender led no longer, or was told that it is
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from struct import Struct
 from typing import Final, NamedTuple, Protocol
 
@@ -123,6 +123,15 @@ class Encoding(Protocol):
         """The newest epoch of the partition that starts in whole messages; -1 if none does."""
         ...
 
+    def overtaken(self, messages: Buffer, epoch: int) -> Iterable[int]:
+        """The epochs of the partition behind whose start, or batches, something older lies in whole messages.
+
+        Args:
+            messages: As they were pulled.
+            epoch: The newest that has started before them.
+        """
+        ...
+
 
 class _Bare:
     """A batch is a message."""
@@ -155,6 +164,10 @@ class _Bare:
     def newest_start(self, messages: Buffer) -> int:
         """None does."""
         return -1
+
+    def overtaken(self, messages: Buffer, epoch: int) -> Iterable[int]:
+        """There are none."""
+        return ()
 
 
 BARE: Final[Encoding] = _Bare()
@@ -232,6 +245,16 @@ class Enveloped:
     def newest_start(self, messages: Buffer) -> int:
         """The newest epoch of the partition that starts here."""
         return max((found.epoch for _, found in self._envelopes(messages) if found.kind == _EPOCH_START), default=-1)
+
+    def overtaken(self, messages: Buffer, epoch: int) -> Iterable[int]:
+        """The epochs behind which something older lies."""
+        older = set()
+        for _, found in self._envelopes(messages):
+            if found.epoch < epoch:
+                older.add(epoch)
+            elif found.kind in (_BATCH, _EPOCH_START):
+                epoch = found.epoch
+        return older
 
     def joined(self, messages: Buffer, before: Sequence[Stored], batches: Sequence[Stored]) -> bytes:
         """A copy, without envelopes."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
+from itertools import pairwise
 from operator import attrgetter
 from typing import Final, NamedTuple
 
+MOST: Final = 64
+"""Starts that are kept without asking whether they are needed."""
 _POSITION: Final = attrgetter("position")
 
 
@@ -16,6 +19,22 @@ class EpochStart(NamedTuple):
     epoch: int
     position: int
     """Where it is."""
+
+
+class Behind:
+    """What was found behind the start of epochs, while a part of a topic was read."""
+
+    __slots__ = ("overtaken", "reached", "size", "whole")
+
+    def __init__(self) -> None:
+        self.overtaken: set[int] = set()
+        """The epochs behind whose start something older lies."""
+        self.size: int = 0
+        """Bytes that were read."""
+        self.reached: int = 0
+        """The position behind the last message that was read."""
+        self.whole: bool = True
+        """Whether all up to there could be read."""
 
 
 class EpochStarts:
@@ -57,3 +76,24 @@ class EpochStarts:
         at, before = bisect_left(self.all, position, key=_POSITION), len(self.all)
         del self.all[at:]
         return at < before
+
+    def settle(self, begin: int, until: int, behind: Behind) -> None:
+        """Forget the starts between two positions behind which nothing older lies: nothing is passed over there.
+
+        Nothing comes there any more either, as long as another start follows.
+
+        Args:
+            begin: What lies from here on was read,
+            until: up to here, which is no further than the last start.
+            behind: What was found.
+        """
+        if behind.whole and behind.reached >= until:
+            low, high = (bisect_left(self.all, position, key=_POSITION) for position in (begin, until))
+            self.all[low:high] = [start for start in self.all[low:high] if start.epoch in behind.overtaken]
+
+    def narrowest(self) -> list[tuple[EpochStart, int]]:
+        """If there are many: those that another follows, each with the position of that, the nearest ones first."""
+        if len(self.all) <= MOST:
+            return []
+        found = [(one, following.position) for one, following in pairwise(self.all)]
+        return sorted(found, key=lambda each: each[1] - each[0].position)

@@ -15,7 +15,7 @@ import anyio
 from kclient.errors import IllegalStateError
 from kclient.gateway.extents import extent as lists
 from kclient.gateway.extents.chunks import Chunks
-from kclient.gateway.extents.epochs import EpochStarts
+from kclient.gateway.extents.epochs import Behind, EpochStarts
 from kclient.gateway.extents.fencing import GuardedSent
 from kclient.gateway.recovery import behind_damage
 from kclient.htp.errors import (
@@ -47,6 +47,8 @@ _HINTS: Final = 64
 """Readers of a partition whose places are remembered."""
 _STARTS_SENT: Final = 10
 """So often the start of an epoch is sent before opening is given up, and tried again later."""
+_LOOKED_BEHIND: Final = 64 << 20
+"""Bytes that are read, when a partition is opened, to find starts of epochs that are not needed any more."""
 _PAUSE_S: Final = 0.05
 """Seconds until it is looked for again, more each time."""
 
@@ -168,9 +170,24 @@ class ExtentTopic:
                     await (await topic.send((self._encoding.epoch_start(self._wall_ms()),))).synced()
                 await self._find_end()
                 if self.starts.newest == self.epoch:
+                    await self._thin_starts(topic)
                     return
                 await anyio.sleep(_PAUSE_S * tries)
         raise StorageError(f"{self.place}: the start of epoch {self.epoch} was sent, and is not found there")
+
+    async def _thin_starts(self, topic: OpenTopic) -> None:
+        """Where many starts are known, find out of some whether they are needed: else each opening would add one."""
+        left = _LOOKED_BEHIND
+        for start, until in self.starts.narrowest():
+            behind = Behind()
+            async with aclosing(self._scan(topic, start.position, until, behind)) as pieces:
+                async for _ in pieces:
+                    if behind.size > left:
+                        return
+            left -= behind.size
+            self.starts.settle(start.position, until, behind)
+            if not self.starts.narrowest():
+                return
 
     async def _topic(self, place: Place) -> OpenTopic:
         found = self._opened.get(place)
@@ -287,7 +304,10 @@ class ExtentTopic:
             self._outdated = False
         last = extent.chunks.last
         measured = Chunks.starting_at(last.first, last.position, extent.chunks.unit)
-        end = await self._look_through(extent, measured, status.end, last.modified_ms)
+        behind = Behind()
+        end = await self._look_through(extent, measured, status.end, last.modified_ms, behind)
+        if self.starts.all:
+            self.starts.settle(last.position, self.starts.all[-1].position, behind)
         if self._guard is not None and self.starts.newest > self.epoch:
             raise FencedError(f"{self.place}: epoch {self.starts.newest} has started", epoch=self.starts.newest)
         self._end = end
@@ -302,12 +322,14 @@ class ExtentTopic:
             await self._look_through(extent, measured, extent.end, 0)
             extent.chunks.end_with(measured)
 
-    async def _look_through(self, extent: Extent, chunks: Chunks, end: int, modified_ms: int) -> int:
+    async def _look_through(
+        self, extent: Extent, chunks: Chunks, end: int, modified_ms: int, behind: Behind | None = None
+    ) -> int:
         """Find out what lies from the beginning of chunks up to a position; the offset behind it."""
         topic = await self._topic(extent.place)
         begin = max(chunks.last.position, (await topic.status()).start)
         found, now_ms = chunks.last.first, self._wall_ms()
-        async with aclosing(self._scan(topic, begin, end)) as pieces:
+        async with aclosing(self._scan(topic, begin, end, behind)) as pieces:
             async for position, batches in pieces:
                 for header, _ in batches:
                     if extent.next is None or header.base_offset < extent.next:
@@ -317,18 +339,27 @@ class ExtentTopic:
                     chunks.begin(found, position)
         return found
 
-    async def _scan(self, topic: OpenTopic, position: int, end: int) -> AsyncGenerator[tuple[int, list[Stored]]]:
-        """What can be read, piece by piece, each with the position behind it."""
+    async def _scan(
+        self, topic: OpenTopic, position: int, end: int, behind: Behind | None = None
+    ) -> AsyncGenerator[tuple[int, list[Stored]]]:
+        """What can be read, piece by piece, each with the position behind it; `behind` is told of epochs."""
         while position < end:
             try:
                 pulled = await topic.pull(position, max_bytes=_SCAN_BYTES)
             except DamagedError:
+                if behind is not None:
+                    behind.whole = False
                 position = await behind_damage(topic, position, end)
                 continue
             if not pulled.data:
                 return
-            if self._encoding.newest_start(pulled.data) > self._epoch_at(topic.place, pulled.first):
+            if self._encoding.newest_start(pulled.data) > self.starts.newest:
                 await self._learn_starts(topic, pulled)
+            if behind is not None:
+                behind.overtaken.update(
+                    self._encoding.overtaken(pulled.data, self._epoch_at(topic.place, pulled.first))
+                )
+                behind.size, behind.reached = behind.size + len(pulled.data), pulled.last + 1
             position = pulled.last + 1
             yield position, self._batches(topic.place, pulled)
 
@@ -347,7 +378,7 @@ class ExtentTopic:
             if not one.data:
                 return
             started = self._encoding.newest_start(one.data)
-            if started > self.starts.at(one.first):
+            if started > self.starts.newest:  # those before it were forgotten, as they are not needed
                 self.starts.add(started, one.first)
                 self._changed()
             position = one.last + 1

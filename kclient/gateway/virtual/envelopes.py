@@ -17,7 +17,7 @@ The batch has a checksum of its own. Version 3, without an ordinal, is that of `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -239,6 +239,10 @@ class _Ordinals:
     def newest_start(self, messages: Buffer) -> int:
         """None does."""
         return -1
+
+    def overtaken(self, messages: Buffer, epoch: int) -> Iterable[int]:
+        """There are none."""
+        return ()
 
 
 ORDINALS: Final[Encoding] = _Ordinals()

@@ -48,9 +48,9 @@ class Bed:
 
 
 @asynccontextmanager
-async def serving(name: str, node_id: int = 1) -> AsyncIterator[Bed]:
+async def serving(name: str, node_id: int = 1, mapping: str = "domain") -> AsyncIterator[Bed]:
     store = open_simulated(name, options=OPTIONS)
-    async with store, Gateway(store, listen=None, config={"node.id": node_id}) as gateway:
+    async with store, Gateway(store, listen=None, mapping=mapping, config={"node.id": node_id}) as gateway:
         wire = connect(gateway)
         yield Bed(name, store, gateway, wire)
         await wire.aclose()

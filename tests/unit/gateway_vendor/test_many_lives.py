@@ -1,0 +1,126 @@
+"""A partition that is opened again and again, on a store that cannot fence: what is known of its epochs does not grow."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from kclient.gateway.extents import Enveloped, EpochStarts, epochs
+from kclient.gateway.extents.epochs import Behind
+from kclient.gateway.rows.extents import decode_starts
+from kclient.gateway.rows.keys import CHUNKS
+from kclient.htp.testing import SendFate
+from tests.all_rows import scan_all
+from tests.gateway_wire import batch_of
+from tests.unit.gateway_vendor.vendor_bed import Bed, batch, serving, virtually
+
+LIVES = 50
+
+
+async def starts(bed: Bed) -> int:
+    """How many are recorded, of the only topic."""
+    (row,) = (await scan_all(bed.store.manager, CHUNKS)).values()
+    return len(decode_starts(row.value))
+
+
+async def live(name: str, mapping: str) -> None:
+    size = 0
+    for number in range(LIVES):
+        async with serving(name, mapping=mapping) as bed:
+            if not number:
+                await bed.wire.create("t")
+            assert (await bed.wire.produce("t", batch(b"%d" % number))).base_offset == number
+        async with serving(name, mapping=mapping) as bed:
+            assert await starts(bed) < 5
+            (row,) = (await scan_all(bed.store.manager, CHUNKS)).values()
+            size = size or len(row.value)
+    async with serving(name, mapping=mapping) as bed:
+        assert await bed.wire.values("t") == [b"%d" % number for number in range(LIVES)]
+        assert len(row.value) < size + 100
+
+
+@virtually
+async def test_a_partition() -> None:
+    await live("test_a_partition", "domain")
+
+
+@virtually
+async def test_a_shared_topic() -> None:
+    await live("test_a_shared_topic", "virtual")
+
+
+@virtually
+async def test_what_is_needed_is_kept() -> None:
+    """Where an older epoch has left something behind the start of the next."""
+    name, late = "test_what_is_needed_is_kept", 5
+    for number in range(20):
+        async with serving(name) as bed:
+            if not number:
+                await bed.wire.create("t")
+            if number % 4 == 0:
+                bed.plan(SendFate.LATE)
+                await bed.wire.produce("t", batch(b"late"))
+                await bed.wire.produce("t", batch(b"behind %d" % number))  # it finds out, under a newer epoch
+                await trio.sleep(8)
+            await bed.wire.produce("t", batch(b"%d" % number))
+    async with serving(name) as bed:
+        assert 1 <= await starts(bed) <= 2 * late
+        values = await bed.wire.values("t")
+        assert b"late" not in values
+        for offset in range(len(values)):
+            assert await bed.wire.values("t", offset) == values[offset:]
+
+
+@virtually
+async def test_those_of_large_lives_are_looked_behind() -> None:
+    """Each ends in another chunk than it began in, so that opening again does not read all of it."""
+    name, before, epochs.MOST = "test_those_of_large_lives_are_looked_behind", epochs.MOST, 4  # type: ignore[misc]
+    try:
+        for number in range(12):
+            async with serving(name) as bed:
+                if not number:
+                    await bed.wire.create("t")
+                for size in (1_200_000, 10):
+                    assert not (await bed.wire.produce("t", batch(bytes(size)))).error_code
+        async with serving(name) as bed:
+            assert await starts(bed) <= epochs.MOST + 2
+            assert len(await bed.wire.values("t", 20)) == 4
+    finally:
+        epochs.MOST = before  # type: ignore[misc]
+
+
+def test_starts_are_settled() -> None:
+    known = [(1, 10), (2, 20), (3, 30), (4, 40), (5, 50)]
+    for overtaken, reached, whole, expected in [
+        (set(), 60, True, [1, 5]),
+        ({3}, 60, True, [1, 3, 5]),
+        ({5}, 50, True, [1, 5]),
+        (set(), 49, True, [1, 2, 3, 4, 5]),
+        (set(), 60, False, [1, 2, 3, 4, 5]),
+    ]:
+        starts, behind = EpochStarts(known), Behind()
+        behind.overtaken, behind.reached, behind.whole = set(overtaken), reached, whole
+        starts.settle(20, 50, behind)
+        assert [epoch for epoch, _ in starts.all] == expected
+
+
+def test_the_narrowest_are_looked_behind_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    starts = EpochStarts([(1, 10), (2, 20), (3, 25), (4, 100)])
+    assert starts.narrowest() == []
+    monkeypatch.setattr(epochs, "MOST", 3)
+    assert starts.narrowest() == [((2, 20), 25), ((1, 10), 20), ((3, 25), 100)]
+
+
+def test_what_an_envelope_overtakes() -> None:
+    old, new = Enveloped(b"a" * 16, 1, 5), Enveloped(b"a" * 16, 1, 6)
+    other = Enveloped(b"b" * 16, 1, 4)
+    message = batch_of(b"x")
+    for data, found in [
+        (old.wrap(message) + new.epoch_start(0) + new.wrap(message), set()),
+        (new.epoch_start(0) + old.wrap(message), {6}),
+        (new.epoch_start(0) + old.epoch_start(0), {6}),
+        (new.wrap(message) + old.wrap(message) + new.wrap(message), {6}),
+        (new.epoch_start(0) + other.wrap(message), set()),
+    ]:
+        assert set(new.overtaken(data, 5)) == found
+    assert set(new.overtaken(old.wrap(message), 9)) == {9}
