@@ -111,11 +111,14 @@ def backup(directory: str, target: str) -> int:
 def restore(source: str, directory: str) -> int:
     """Make a data directory of a backup, and say what was copied."""
     with _progress("restore") as (total, progress):
-        manifest = restore_backup(source, directory, total=total, progress=progress)
-    output.line(
-        f"{directory}: {len(manifest.files):,} files, {manifest.size:,} bytes, as of {_shown_time(manifest.taken_ms)}"
-    )
-    return 0
+        report = restore_backup(source, directory, total=total, progress=progress)
+    output.line(f"{directory}: {report.files:,} files, {report.size:,} bytes, as of {_shown_time(report.taken_ms)}")
+    for shard in report.lost:
+        output.warn(
+            f"the backup has nothing of {shard}: its directory was missing when it was taken. An empty one was made. The "
+            "topics that were kept there cannot be used: delete them, or restore an older backup that has them"
+        )
+    return FAILED if report.lost else 0
 
 
 def _shown_time(ms: int) -> str:

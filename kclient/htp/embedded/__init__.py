@@ -5,7 +5,7 @@ It needs the extra `gateway` (SQLAlchemy).
 
 from __future__ import annotations
 
-import logging
+import shlex
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from kclient.htp.embedded.shard import Shard
     from kclient.htp.embedded.watermark import Watermark
     from kclient.htp.port import DiskSpace
-
-logger: logging.Logger = logging.getLogger(__name__)
 
 __all__ = ["EmbeddedStore", "open_embedded"]
 
@@ -68,7 +66,7 @@ def open_embedded(
         files: Stands in for the operating system's files, in tests.
         faults: Whether the store can be made to fail, for tests: `EmbeddedStore.faults`.
         brokers: How many there are, 1 to 256: each has a directory and a thread of its own, and topics can be bound to
-            it. If None, as many as there have been, at first one.
+            it. If None, as many as the last time, at first one.
 
     Raises:
         ConfigError: If an option has no such value.
@@ -121,6 +119,14 @@ def _min_free_bytes(given: int | None, options: dict[str, str]) -> int:
     if type(found) is not int or found < 0:
         raise ConfigError(f"min_free_bytes is a number of bytes, 0 or more, not {shown(found)}")
     return found
+
+
+def _lost_shard(path: str, what: str) -> str:
+    """That the directory of a broker is not there, and what helps."""
+    return (
+        f"{path} is {what}, and topics were kept in it: mount its disk, or restore the data directory from a backup. If "
+        f"it is lost for good, make an empty one (mkdir -p {shlex.quote(path)}/topics), and delete those topics"
+    )
 
 
 class EmbeddedStore:
@@ -234,6 +240,10 @@ class EmbeddedStore:
         await manager.start()
         await self._check_enough(manager, len(names))
         await self._check_shards(manager, directory.shards)
+        try:
+            await thread_to_the_end(directory.record_brokers)
+        except OSError as error:
+            raise opening_error(self.path, error, str(error)) from error
         watermarks = Watermarks(self._files, self.path, self._min_free_bytes)
         stack.push_async_callback(thread_to_the_end, watermarks.stop)
         await thread_to_the_end(watermarks.start, [shard.path for shard in directory.shards])
@@ -273,27 +283,19 @@ class EmbeddedStore:
         try:
             check_enough(self.path, number, await manager.bound())
         except TooFewBrokersError as error:
-            if self._brokers is not None:
+            last = f"{self.path}/brk-{error.needed - 1}"
+            if self._brokers is not None or Path(last).exists():
                 raise
-            raise StorageError(
-                f"{self.path}/brk-{error.needed - 1} is missing, and topics were kept in it: restore it from a backup. "
-                f"If it is lost for good, open the store with brokers={error.needed}, and delete them"
-            ) from error
+            raise StorageError(_lost_shard(last, "missing")) from error
 
     async def _check_shards(self, manager: SqliteManager, shards: Sequence[Shard]) -> None:
         """Refuse shards that are missing, or not those of this store, before anything of them is touched."""
         bound = {name or FIRST_BROKER for name in await manager.bound()}
         missing = [shard for shard in shards if shard.is_new and shard.name in bound]
         for shard in missing:
-            if self._brokers is None:
-                shard.unmake()
-            else:
-                logger.error("%s is missing or empty, and topics were kept in it: these cannot be used", shard.path)
-        if missing and self._brokers is None:
-            raise StorageError(
-                f"{missing[0].path} is missing or empty, and topics were kept in it: mount its disk, or restore it "
-                f"from a backup. If it is lost for good, open the store with brokers={len(shards)}, and delete them"
-            )
+            shard.unmake()
+        if missing:
+            raise StorageError(_lost_shard(missing[0].path, "missing or empty"))
         number = await manager.store_number()
         for shard in shards:
             try:

@@ -1,6 +1,6 @@
 """The data directory: its format version, its layout, and the lock that gives it one owner.
 
-format.json      {"format": 4, ...}: the version of everything below
+format.json      {"format": 4, "brokers": 1, ...}: the version of everything below, and how many shards are in use
 mgr/mgr.db       domains, topics, values, leases (SQLite)
 brk-0/lock       locked by the owner, whose process id it holds
 brk-0/store.json whose shard it is
@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from kclient.htp.brokers import FIRST_BROKER, broker_names
+from kclient.htp.brokers import FIRST_BROKER, MOST_BROKERS, broker_names
 from kclient.htp.embedded.copying import UNFINISHED
 from kclient.htp.embedded.files import Files, SyncPoint
 from kclient.htp.embedded.shard import LOCK_FILE, Shard, shard_number
@@ -70,7 +70,7 @@ class DataDirectory:
     Args:
         path: The directory; made if it does not exist, like its parents.
         files: The file system.
-        brokers: So many shards are opened, and made where they are missing; if None, those there are, at least one.
+        brokers: So many shards are opened, and made where they are missing; if None, as many as the last time.
     """
 
     def __init__(self, path: str, files: Files, brokers: int | None = None) -> None:
@@ -80,6 +80,8 @@ class DataDirectory:
         """Those that are open, in order."""
         self._files = files
         self._brokers = brokers
+        self._recorded: int | None = None
+        """How many shards were in use the last time; None where an earlier version wrote the directory."""
         self._taking = threading.Lock()
         """Held while locks are taken or given up."""
         self._closed = False
@@ -109,7 +111,7 @@ class DataDirectory:
         self._take(FIRST_BROKER)
         try:
             self._check_format()
-            for name in broker_names(self._brokers or self._present())[1:]:
+            for name in broker_names(self._brokers or self._recorded or self._present())[1:]:
                 self._take(name)
             files.make_directory(self.manager_path)
             for shard in self.shards:
@@ -127,6 +129,12 @@ class DataDirectory:
             shard.take_lock()
             self.shards.append(shard)
             _held.add(self)
+
+    def record_brokers(self) -> None:
+        """Have the next opening that is not told a number take as many shards as this; raises `OSError`."""
+        if self._recorded != len(self.shards):
+            self._recorded = len(self.shards)
+            self._write_format(f"{self.path}/{_FORMAT_FILE}", FORMAT)
 
     def _present(self) -> int:
         """How many shards there are; one that lies between others was lost, and counts."""
@@ -227,13 +235,19 @@ class DataDirectory:
         return _NOTHING.issuperset(self._files.list_directory(f"{self.path}/{shard}"))
 
     def _write_format(self, path: str, version: int) -> None:
-        content = json.dumps({"format": version, "what": "data directory of kclient's embedded HTP"})
+        fields: dict[str, object] = {"format": version, "what": "data directory of kclient's embedded HTP"}
+        if self._recorded is not None:
+            fields["brokers"] = self._recorded
+        content = json.dumps(fields)
         self._files.store(path, content.encode() + b"\n", SyncPoint.FORMAT)
         self._files.sync_directory(self.path, SyncPoint.LAYOUT)
 
     def _version_of(self, content: bytes) -> int:
         try:
-            return whole(parse_object(content)["format"], 1)
+            fields = parse_object(content)
+            if "brokers" in fields:
+                self._recorded = whole(fields["brokers"], 1, MOST_BROKERS)
+            return whole(fields["format"], 1)
         except (ValueError, KeyError) as error:
             raise FormatVersionError(
                 f"{self.path}/{_FORMAT_FILE} is damaged: restore it from a backup ({error})"

@@ -3,17 +3,37 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import stat
 from collections.abc import Callable
+from contextlib import closing, suppress
 from pathlib import Path
+from typing import NamedTuple
 
+from kclient.htp.brokers import FIRST_BROKER
 from kclient.htp.embedded.copying import Copier
 from kclient.htp.embedded.directory import FORMAT
 from kclient.htp.embedded.files import Files
 from kclient.htp.embedded.manifest import DATA, BackedUpFile, BackupManifest, read_manifest
+from kclient.htp.embedded.shard import shard_number
 from kclient.htp.errors import DamagedError, FormatVersionError, StorageError
 
 _FORMAT_FILE = "format.json"
+_DATABASE = "mgr/mgr.db"
+_TOPICS = "topics"
+
+
+class RestoreReport(NamedTuple):
+    """What was restored."""
+
+    files: int
+    size: int
+    """Bytes of all files."""
+    taken_ms: int
+    """When it was the state of the store, milliseconds since the epoch."""
+    lost: list[str]
+    """Brokers that hold topics, and whose directories the store had lost when the backup was taken: they were made anew,
+    empty, so that the other topics can be used."""
 
 
 def restore(
@@ -23,7 +43,7 @@ def restore(
     total: Callable[[int], object] = lambda _: None,
     progress: Callable[[int], object] = lambda _: None,
     files: Files | None = None,
-) -> BackupManifest:
+) -> RestoreReport:
     """Copy a backup into a directory, which a gateway opens then as after a crash; blocks.
 
     Every file is compared with the manifest while it is copied. If anything fails, an interrupt too, what was copied is
@@ -35,9 +55,6 @@ def restore(
         total: Is told how many bytes there are to be copied.
         progress: Is told how many bytes were copied, again and again.
         files: Stands in for the operating system's files (fault injection).
-
-    Returns:
-        What the backup holds.
 
     Raises:
         FormatVersionError: `backup` is no backup, or of a newer version.
@@ -72,8 +89,22 @@ def restore(
                 Path(path, _FORMAT_FILE).unlink()
         if last is None:
             raise _damaged(f"{backup}/{DATA}/{_FORMAT_FILE}", "the manifest does not name it")
+        lost = _lost_shards(f"{path}/{_DATABASE}", manifest)
+        for shard in lost:
+            copier.make_directory(f"{shard}/{_TOPICS}")
         copier.finish(_FORMAT_FILE, last)
-    return manifest
+    return RestoreReport(len(manifest.files), manifest.size, manifest.taken_ms, lost)
+
+
+def _lost_shards(database: str, manifest: BackupManifest) -> list[str]:
+    """The brokers that the rows know topics of, and of which the backup has not even the directory."""
+    with suppress(sqlite3.Error), closing(sqlite3.connect(f"{Path(database).as_uri()}?mode=ro", uri=True)) as rows:
+        bound = {name or FIRST_BROKER for (name,) in rows.execute("SELECT broker FROM topics")}
+        with suppress(sqlite3.OperationalError):  # the table came with format 4
+            bound |= {name for (name,) in rows.execute("SELECT broker FROM bindings")}
+        there = {each.partition("/")[0] for each in manifest.directories}
+        return sorted(name for name in bound - there if shard_number(name) is not None)
+    return []
 
 
 def _check_length(source: str, file: BackedUpFile) -> None:

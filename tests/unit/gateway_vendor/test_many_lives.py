@@ -8,7 +8,7 @@ import trio
 from kclient.gateway.extents import Enveloped, EpochStarts, epochs
 from kclient.gateway.extents.epochs import Behind
 from kclient.gateway.rows.extents import decode_starts
-from kclient.gateway.rows.keys import CHUNKS
+from kclient.gateway.rows.keys import EXTENTS
 from kclient.htp.testing import SendFate
 from tests.all_rows import scan_all
 from tests.gateway_wire import batch_of
@@ -17,10 +17,16 @@ from tests.unit.gateway_vendor.vendor_bed import Bed, batch, serving, virtually
 LIVES = 50
 
 
+async def chunks(bed: Bed) -> bytes:
+    """The row of the only partition, or the only shared topic."""
+    rows = await scan_all(bed.store.manager, EXTENTS)
+    (row,) = (row.value for key, row in rows.items() if key.endswith("/chunks"))
+    return row
+
+
 async def starts(bed: Bed) -> int:
-    """How many are recorded, of the only topic."""
-    (row,) = (await scan_all(bed.store.manager, CHUNKS)).values()
-    return len(decode_starts(row.value))
+    """How many are recorded of it."""
+    return len(decode_starts(await chunks(bed)))
 
 
 async def live(name: str, mapping: str) -> None:
@@ -32,11 +38,10 @@ async def live(name: str, mapping: str) -> None:
             assert (await bed.wire.produce("t", batch(b"%d" % number))).base_offset == number
         async with serving(name, mapping=mapping) as bed:
             assert await starts(bed) < 5
-            (row,) = (await scan_all(bed.store.manager, CHUNKS)).values()
-            size = size or len(row.value)
+            size = size or len(await chunks(bed))
     async with serving(name, mapping=mapping) as bed:
         assert await bed.wire.values("t") == [b"%d" % number for number in range(LIVES)]
-        assert len(row.value) < size + 100
+        assert len(await chunks(bed)) < size + 100
 
 
 @virtually

@@ -19,13 +19,16 @@ from kclient.htp import (
     StorageError,
     Store,
     StoreClosedError,
+    TooFewBrokersError,
     Topic,
     UnknownTopicError,
     open_store,
 )
+from kclient.htp.embedded.backup import back_up
 from kclient.htp.embedded.directory import FORMAT, DataDirectory
 from kclient.htp.embedded.files import Files
 from kclient.htp.embedded.inspection import Inspection
+from kclient.htp.embedded.restoring import restore
 from kclient.htp.findings import Finding
 from tests.unit.htp.plain_messages import FRAMING, message, payloads
 
@@ -96,19 +99,48 @@ async def test_what_was_begun_is_finished(data: Path) -> None:
     await fill(data, 1)
     (data / "brk-1").mkdir()
     (data / "brk-3").mkdir()
-    async with open_store(f"embedded:{data}") as store:
+    async with open_store(f"embedded:{data}?brokers=4") as store:
         assert await store.manager.brokers() == [f"brk-{number}" for number in range(4)]
         place = await store.manager.bind(TOPIC, "brk-2")
         await store.broker.open(place, FRAMING, epoch=1)
 
 
+async def test_the_number_is_kept(data: Path) -> None:
+    async def brokers(option: str = "") -> int:
+        async with open_store(f"embedded:{data}{option}") as store:
+            return len(await store.manager.brokers())
+
+    assert [await brokers(option) for option in ("?brokers=3", "", "?brokers=1", "", "?brokers=2", "")] == [
+        3, 3, 1, 1, 2, 2,
+    ]  # fmt: skip
+    await fill(data, 3)
+    with pytest.raises(TooFewBrokersError, match="brokers=3"):
+        await brokers("?brokers=2")
+    assert await brokers() == 3
+
+
+async def test_a_directory_that_does_not_say_how_many_has_all(data: Path) -> None:
+    """As earlier versions left it."""
+    await fill(data, 3)
+    (data / "format.json").write_text(json.dumps({"format": FORMAT}))
+    async with open_store(f"embedded:{data}") as store:
+        assert len(await store.manager.brokers()) == 3
+    assert json.loads((data / "format.json").read_text())["brokers"] == 3
+    for wrong in (0, 257, "3", None):
+        (data / "format.json").write_text(json.dumps({"format": FORMAT, "brokers": wrong}))
+        with pytest.raises(FormatVersionError, match=r"format\.json is damaged"):
+            await open_store(f"embedded:{data}").__aenter__()
+
+
 async def test_a_shard_that_is_missing(data: Path) -> None:
     places = await fill(data)
     shutil.move(data / "brk-2", data.parent / "kept")
-    with pytest.raises(StorageError, match=r"brk-2 is missing.*restore it.*brokers=3"):
-        await open_store(f"embedded:{data}").__aenter__()
-    assert not (data / "brk-2").exists()
-    async with open_store(f"embedded:{data}?brokers=3") as store:
+    for option in ("", "?brokers=3", "?brokers=4"):
+        with pytest.raises(StorageError, match=r"brk-2 is missing.*mount its disk.*mkdir -p \S*/brk-2/topics"):
+            await open_store(f"embedded:{data}{option}").__aenter__()
+        assert not (data / "brk-2").exists()
+    (data / "brk-2" / "topics").mkdir(parents=True)
+    async with open_store(f"embedded:{data}") as store:
         assert await content(store, places[1]) == [b"brk-1"]
         with pytest.raises(StorageError, match=r"brk-2/topics/d~t\.\d+, which holds its messages, is missing"):
             await store.broker.open(places[2], FRAMING, epoch=1)
@@ -201,11 +233,12 @@ async def test_a_shard_amid_the_others_that_is_missing(data: Path, number: int, 
     shutil.move(data / f"brk-{number}", data.parent / "kept")
     if how == "not mounted":
         (data / f"brk-{number}").mkdir()
-    for _ in range(2):
-        with pytest.raises(StorageError, match=rf"brk-{number} is missing or empty.*mount its disk.*brokers=3"):
-            await open_store(f"embedded:{data}").__aenter__()
+    for option in ("", "", "?brokers=3"):
+        with pytest.raises(StorageError, match=rf"brk-{number} is missing or empty.*mount its disk"):
+            await open_store(f"embedded:{data}{option}").__aenter__()
         assert (data / f"brk-{number}").exists() is (how == "not mounted")
-    async with open_store(f"embedded:{data}?brokers=3") as store:
+    (data / f"brk-{number}" / "topics").mkdir(parents=True)
+    async with open_store(f"embedded:{data}") as store:
         assert await content(store, places[2]) == [b"brk-2"]
         with pytest.raises(StorageError, match=r"which holds its messages, is missing"):
             await store.broker.open(places[number], FRAMING, epoch=1)
@@ -265,3 +298,22 @@ async def test_what_is_only_called_like_a_shard(data: Path, name: str) -> None:
     shutil.copytree(data / "brk-0", data / name)
     async with open_store(f"embedded:{data}") as store:
         assert await store.manager.brokers() == ["brk-0", "brk-1"]
+
+
+async def test_a_backup_that_lacks_a_shard(data: Path, tmp_path: Path) -> None:
+    places = await fill(data)
+    shutil.move(data / "brk-1", tmp_path / "kept")
+    lost = back_up(str(data), str(tmp_path / "backup")).lost
+    assert len(lost) == 1
+    assert "brk-1" in lost[0]
+    assert restore(str(tmp_path / "backup"), str(tmp_path / "restored")).lost == ["brk-1"]
+    async with open_store(f"embedded:{tmp_path / 'restored'}") as store:
+        assert len(await store.manager.brokers()) == 3
+        assert await content(store, places[2]) == [b"brk-2"]
+        with pytest.raises(StorageError, match=r"brk-1/topics/d~t\.\d+, which holds its messages, is missing"):
+            await store.broker.open(places[1], FRAMING, epoch=1)
+        await store.broker.delete(places, epoch=1)
+        await store.manager.delete_topics([TOPIC])
+    shutil.move(tmp_path / "kept", data / "brk-1")
+    back_up(str(data), str(tmp_path / "whole"))
+    assert restore(str(tmp_path / "whole"), str(tmp_path / "again")).lost == []
