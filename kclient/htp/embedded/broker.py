@@ -14,6 +14,7 @@ from kclient.concurrency import NamedLocks, thread_to_the_end, to_the_end
 from kclient.htp.embedded.checkpoints import SyncCheckpoints, fenced
 from kclient.htp.embedded.group_commit import GroupCommit
 from kclient.htp.embedded.leftovers import Leftovers
+from kclient.htp.embedded.liveness import DiskLiveness
 from kclient.htp.embedded.log import TopicLog
 from kclient.htp.embedded.recovery import Recovered, SyncCheckpoint, recover
 from kclient.htp.embedded.services import Services
@@ -97,14 +98,15 @@ class EmbeddedBroker:
         self._manager = manager
         self._files = files
         self._settings = settings
-        commits = GroupCommit(files, shard.topics_path, failed, mode=group_sync)
+        self._liveness = DiskLiveness(shard.prove if brokers > 1 else None)
+        commits = GroupCommit(files, shard.topics_path, failed, mode=group_sync, liveness=self._liveness)
         self._syncer = commits.syncer
         self._threads = DiskThreads(brokers)
         self._checkpoints = SyncCheckpoints(manager, shard.name, files, self._threads)
         self._leftovers = Leftovers(shard, self._checkpoints, files, self._threads, self._syncer.chore)
         self._services = Services(
             shared.open_files, self._syncer, durability, self._checkpoints.write_soon, commits.want, shared.indexes,
-            watermark,
+            watermark, self._liveness,
         )  # fmt: skip
         self._held: dict[int, EmbeddedTopic] = {}
         """What is open, by incarnation."""
@@ -166,6 +168,7 @@ class EmbeddedBroker:
                 path = self._shard.data_path
                 logs = self._refuse(lambda: StoreClosedError(f"{path} was closed"))
                 self._services.open_files.tell_room()  # who waits for some is refused
+                self._liveness.tell()
                 await self._locks.all_free()
                 await self._finish(logs)
         finally:
@@ -185,6 +188,7 @@ class EmbeddedBroker:
         if self._refusal is None:
             self._refuse(lambda: StorageError(reason))
         self._services.open_files.tell_room()
+        self._liveness.tell()
         for log in list(self._logs):  # also while the store is being closed, which waits for what they sync
             log.abandon(reason)
 
@@ -438,7 +442,7 @@ class EmbeddedBroker:
         async with self._locks.hold(topic.place.topic):  # not while it is deleted: its rows would come back
             log = topic.use()
             while (start := log.prepare_trim(before)) is None:
-                await self._services.open_files.room()
+                await log.can_append()
                 topic.use()
             if start > log.start:
                 await to_the_end(self._cut, topic, log, start)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import anyio
 import anyio.lowlevel
 
 from kclient.htp.brokers import FIRST_BROKER
@@ -68,5 +69,21 @@ class EmbeddedBrokers:
                 here = [place for place in wanted if (place.broker or FIRST_BROKER) == name]
                 if here:
                     deletions.append(await stack.enter_async_context(broker.deletion(here, epoch=epoch)))
-            for delete in deletions:
-                await delete()
+            await _all(deletions)
+
+
+async def _all(calls: Sequence[Callable[[], Coroutine[Any, Any, None]]]) -> None:
+    """Make calls side by side, so that none waits for another's disk, and raise the first failure when all are over."""
+    failures: list[Exception] = []
+
+    async def one(call: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        try:
+            await call()
+        except Exception as error:  # noqa: BLE001  (raised below, without a group around it)
+            failures.append(error)
+
+    async with anyio.create_task_group() as tasks:
+        for call in calls:
+            tasks.start_soon(one, call)
+    if failures:
+        raise failures[0]

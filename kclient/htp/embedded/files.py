@@ -230,6 +230,15 @@ class Files:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))
 
+    def prove(self, path: str, content: bytes) -> None:
+        """Write to a small file that exists, and have it on the disk: so that the disk has answered."""
+        fd = self.open(path)
+        try:
+            os.pwrite(fd, content, 0)
+            sync_data(fd)
+        finally:
+            self.close(fd)
+
     def load(self, path: str) -> bytes | None:
         """The whole content of a small file; None if it does not exist."""
         try:

@@ -19,6 +19,7 @@ from kclient.htp.loop import Signal
 
 if TYPE_CHECKING:
     from kclient.htp.embedded.files import Files
+    from kclient.htp.embedded.liveness import DiskLiveness
     from kclient.htp.embedded.services import SyncedLog
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -35,9 +36,18 @@ class GroupCommit:
         root: The directory that holds the logs.
         failed: Called in the event loop if nothing can be synced any more.
         mode: How the syncer syncs.
+        liveness: Is told of syncs.
     """
 
-    def __init__(self, files: Files, root: str, failed: Callable[[StorageError], object], *, mode: str) -> None:
+    def __init__(
+        self,
+        files: Files,
+        root: str,
+        failed: Callable[[StorageError], object],
+        *,
+        mode: str,
+        liveness: DiskLiveness,
+    ) -> None:
         self._root = root
         self._failed = failed
         self._post = LoopHandle().post
@@ -45,7 +55,8 @@ class GroupCommit:
         self._turn_over = Signal(self._request, self._post)
         self._outcomes: deque[SyncOutcome] = deque()
         self._round_over = Signal(self._settle, self._post)
-        self.syncer: Syncer = Syncer(files, self._deliver, self._syncer_failed, root, mode=mode)
+        self.syncer: Syncer = Syncer(files, self._deliver, self._syncer_failed, root, liveness, mode=mode)
+        self._liveness = liveness
 
     def want(self, log: SyncedLog) -> None:
         """Have the plan of a log carried out, soon.
@@ -75,6 +86,7 @@ class GroupCommit:
         self._round_over.fire()
 
     def _settle(self) -> None:
+        self._liveness.tell()
         until = time.perf_counter() + _TURN_S
         while self._outcomes:
             plan, error = self._outcomes.popleft()

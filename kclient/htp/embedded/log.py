@@ -88,6 +88,7 @@ class TopicLog:
         self.services = services
         self._files = services.open_files.files
         self._watermark = services.watermark
+        self._liveness = services.liveness
         self._wait_for_sync = services.durability == DURABILITY_SYNCED
         self._segments = recovered.segments  # always this list: the reader has it, too
         if not recovered.appendable:
@@ -190,8 +191,8 @@ class TopicLog:
     # --- appending ---
 
     def append(self, messages: Sequence[Buffer]) -> Ticket | None:
-        """Append all or none; the ticket tells when they are synced. None if that has to wait for room."""
-        if self.paused:
+        """Append all or none; the ticket tells when they are synced. None if that has to wait: see `can_append`."""
+        if self.paused or time.monotonic() > self._liveness.until:
             return None
         if self._watermark.low:
             raise self._watermark.refusal(self.name)
@@ -221,6 +222,13 @@ class TopicLog:
         else:
             ticket.settle()
         return ticket
+
+    async def can_append(self) -> None:
+        """Until it is worth trying again what could not be appended: there is room, or the disk has answered."""
+        if time.monotonic() > self._liveness.until:
+            await self._liveness.answered()
+        else:
+            await self.services.open_files.room()
 
     def _room_for(self, length: int) -> Segment | None:
         """The active segment, held and ready to be written to; None if it cannot be held yet."""
@@ -430,6 +438,8 @@ class TopicLog:
         If nothing will be left, a new segment is begun: its name keeps the next ordinal. It has to be synced, and
         the checkpoint written with that start, before `trim`.
         """
+        if time.monotonic() > self._liveness.until:
+            return None
         if before >= self.next and self._synced.ordinal == self.next:
             self.roll()
         dropped = self._droppable(before)

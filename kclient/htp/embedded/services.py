@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 if TYPE_CHECKING:
     from kclient.htp.embedded.handles import OpenFiles
     from kclient.htp.embedded.index_memory import IndexMemory
+    from kclient.htp.embedded.liveness import DiskLiveness
     from kclient.htp.embedded.recovery import SyncCheckpoint
     from kclient.htp.embedded.segment import Segment
     from kclient.htp.embedded.syncer import Syncer, SyncPlan
@@ -49,6 +50,8 @@ class Services:
     """Where the indexes of segments count."""
     watermark: Watermark
     """Whether there is space for messages."""
+    liveness: DiskLiveness
+    """Whether the disk answers."""
 
 
 class LogPlace(NamedTuple):

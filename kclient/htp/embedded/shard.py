@@ -131,6 +131,10 @@ class Shard:
         self._files.sync_directory(self.path, SyncPoint.SHARD)
         self._files.sync_directory(self.topics_path, SyncPoint.TOPIC)
 
+    def prove(self) -> None:
+        """Have its disk answer; blocks, and raises `OSError` if that is an error."""
+        self._files.prove(f"{self.path}/{LOCK_FILE}", f"{os.getpid()}\n".encode())
+
     @property
     def is_new(self) -> bool:
         """Whether nothing was kept in it before: its directory was missing, or empty as that of a disk not mounted."""

@@ -17,10 +17,13 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
 from kclient.errors import ConfigError
 from kclient.htp.embedded.files import Files, SyncPoint
+
+if TYPE_CHECKING:
+    from kclient.htp.embedded.liveness import DiskLiveness
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -79,6 +82,7 @@ class Syncer:
         deliver: Called in the syncer's thread with the outcomes of each round.
         failed: Called in the syncer's thread if it ends by itself: nothing is synced any more.
         root: A directory of the file system that holds the files.
+        liveness: Is told when a round begins and ends.
         mode: `auto`; `each` never uses `syncfs`; `filesystem` always does, until one fails.
         name: Of the thread.
     """
@@ -89,6 +93,7 @@ class Syncer:
         deliver: Callable[[Sequence[SyncOutcome]], object],
         failed: Callable[[BaseException], object],
         root: str,
+        liveness: DiskLiveness,
         *,
         mode: str = "auto",
         name: str = "kclient-htp-sync",
@@ -101,6 +106,7 @@ class Syncer:
         self._deliver = deliver
         self._failed_for_good = failed
         self._root = root
+        self._liveness = liveness
         self._root_fd = -1
         self._least_for_all = _least_for_all(mode, files)
         self._wake = threading.Condition(threading.Lock())
@@ -206,10 +212,13 @@ class Syncer:
             _not_done(error)
 
     def _round(self, plans: list[SyncPlan]) -> list[SyncOutcome]:
+        self._liveness.sync_begins()
         try:
             return self._sync(plans)
         except Exception as error:  # noqa: BLE001  (no thread could be started, for one: whoever waits hears of it)
             return [SyncOutcome(plan, error) for plan in plans]
+        finally:
+            self._liveness.sync_ends()
 
     def _sync(self, plans: list[SyncPlan]) -> list[SyncOutcome]:
         count = sum(len(plan.files) + (plan.directory is not None) for plan in plans)

@@ -99,7 +99,7 @@ class EmbeddedTopic:
         """Append whole messages, all or none."""
         await anyio.lowlevel.checkpoint_if_cancelled()
         while (ticket := self.send_nowait(messages)) is None:
-            await self.use().services.open_files.room()
+            await self.use().can_append()
         await anyio.lowlevel.cancel_shielded_checkpoint()
         return ticket
 

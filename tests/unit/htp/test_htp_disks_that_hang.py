@@ -1,0 +1,199 @@
+"""The disk of one broker hangs: the others go on, and the event loop is nobody's."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import anyio
+import pytest
+
+from kclient.htp import Broker, Manager, Place, Topic, open_store
+from kclient.htp.embedded import liveness
+from kclient.htp.embedded.files import Files, SyncPoint
+from kclient.htp.port import OpenTopic
+from kclient.types import Buffer
+from tests.unit.htp.plain_messages import FRAMING, message
+
+pytestmark = pytest.mark.anyio
+
+_PATIENCE_S = 0.05
+
+
+class HangingFiles(Files):
+    """The disk of one broker answers nothing from `hang` on, until `go_on`."""
+
+    def __init__(self, shard: str) -> None:
+        super().__init__()
+        self._shard = f"/{shard}/"
+        self._paths: dict[int, str] = {}
+        self._may = threading.Event()
+        self._may.set()
+        self._syncs_only = False
+        self.reached = threading.Event()
+        """Set when something hangs."""
+
+    def hang(self, *, syncs_only: bool = False) -> None:
+        self._syncs_only = syncs_only
+        self._may.clear()
+
+    def go_on(self) -> None:
+        self._may.set()
+
+    def _ask(self, path: str) -> None:
+        if self._shard in path and not self._may.is_set():
+            self.reached.set()
+            assert threading.current_thread() is not threading.main_thread(), "the event loop waits for the disk"
+            assert self._may.wait(60)
+
+    def open(self, path: str, *, create: bool = False) -> int:
+        if not self._syncs_only:
+            self._ask(path)
+        fd = super().open(path, create=create)
+        self._paths[fd] = path
+        return fd
+
+    def write(self, fd: int, buffers: Sequence[Buffer], position: int) -> None:
+        if not self._syncs_only:
+            self._ask(self._paths.get(fd, ""))
+        super().write(fd, buffers, position)
+
+    def sync(self, fd: int, point: SyncPoint) -> None:
+        self._ask(self._paths.get(fd, ""))
+        super().sync(fd, point)
+
+    def remove_tree(self, path: str) -> None:
+        self._ask(path)
+        super().remove_tree(path)
+
+    def rename(self, path: str, target: str) -> None:
+        self._ask(path)
+        super().rename(path, target)
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(liveness, "PATIENCE_S", _PATIENCE_S)
+
+
+async def topics(manager: Manager, broker: Broker, name: str = "t") -> list[OpenTopic]:
+    """One at each broker."""
+    places = await bound(manager, name)
+    return [await broker.open(place, FRAMING, epoch=1) for place in places]
+
+
+async def bound(manager: Manager, name: str) -> list[Place]:
+    first, *others = await manager.brokers()
+    await manager.create_topic(Topic("d", name), broker=first)
+    for other in others:
+        await manager.bind(Topic("d", name), other)
+    return list((await manager.describe_topic(Topic("d", name))).places)
+
+
+async def append(topic: OpenTopic, number: int) -> None:
+    await (await topic.send([message(number, b"%d" % number)])).synced()
+
+
+@pytest.mark.parametrize("brokers", [1, 2])
+async def test_amid_a_sync(tmp_path: Path, brokers: int) -> None:
+    """The loop goes on, also where there is no other broker."""
+    files = HangingFiles(f"brk-{brokers - 1}")
+    async with open_store(f"embedded:{tmp_path}/data?brokers={brokers}", files=files, group_sync="each") as store:
+        await store.manager.create_domain("d")
+        healthy, *_, hanging = [*await topics(store.manager, store.broker), *await topics(store.manager, store.broker, "u")]
+        await append(hanging, 0)
+        try:
+            files.hang(syncs_only=True)
+            sent = await hanging.send([message(1, b"1")])
+            await anyio.to_thread.run_sync(files.reached.wait)
+            await anyio.sleep(2 * _PATIENCE_S)
+            files.hang()
+            async with anyio.create_task_group() as tasks:
+                for number in (2, 3):
+                    tasks.start_soon(append, hanging, number)
+                    await anyio.wait_all_tasks_blocked()
+                if brokers > 1:
+                    with anyio.fail_after(20):
+                        for number in range(10):
+                            await append(healthy, number)
+                files.go_on()
+                await sent.synced()
+        finally:
+            files.go_on()
+        assert (await hanging.status()).end == 4
+
+
+async def test_after_a_while_of_silence(tmp_path: Path) -> None:
+    """Nothing is on its way: so a thread asks it first."""
+    files = HangingFiles("brk-1")
+    async with open_store(f"embedded:{tmp_path}/data?brokers=2", files=files, group_sync="each") as store:
+        await store.manager.create_domain("d")
+        healthy, hanging = await topics(store.manager, store.broker)
+        await append(hanging, 0)
+        await anyio.sleep(2 * _PATIENCE_S)
+        files.hang()
+        try:
+            async with anyio.create_task_group() as tasks:
+                for number in (1, 2):
+                    tasks.start_soon(append, hanging, number)
+                    await anyio.wait_all_tasks_blocked()
+                tasks.start_soon(hanging.trim, 1)
+                with anyio.fail_after(20):
+                    for number in range(10):
+                        await append(healthy, number)
+                files.go_on()
+        finally:
+            files.go_on()
+        assert (await hanging.status()).end == 3
+
+
+async def test_whoever_waits_hears_of_the_end(tmp_path: Path) -> None:
+    files = HangingFiles("brk-1")
+    failures: list[BaseException] = []
+
+    async def fail(topic: OpenTopic) -> None:
+        try:
+            await append(topic, 1)
+        except Exception as error:  # noqa: BLE001
+            failures.append(error)
+
+    async with anyio.create_task_group() as tasks:
+        try:
+            async with open_store(f"embedded:{tmp_path}/data?brokers=2", files=files, group_sync="each") as store:
+                await store.manager.create_domain("d")
+                _, hanging = await topics(store.manager, store.broker)
+                await append(hanging, 0)
+                await anyio.sleep(2 * _PATIENCE_S)
+                files.hang()
+                tasks.start_soon(fail, hanging)
+                await anyio.to_thread.run_sync(files.reached.wait)
+                files.hang(syncs_only=True)
+                threading.Timer(0.2, files.go_on).start()
+        finally:
+            files.go_on()
+    assert len(failures) == 1
+    assert "was closed" in str(failures[0])
+
+
+async def test_a_deletion_goes_on_at_the_others(tmp_path: Path) -> None:
+    files = HangingFiles("brk-0")
+    async with open_store(f"embedded:{tmp_path}/data?brokers=2", files=files) as store:
+        await store.manager.create_domain("d")
+        places = [topic.place for topic in await topics(store.manager, store.broker)]
+        files.hang()
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_delete, store.broker, places)
+                with anyio.fail_after(20):
+                    while list((tmp_path / "data" / "brk-1" / "topics").iterdir()):
+                        await anyio.sleep(0.01)
+                assert len(list((tmp_path / "data" / "brk-0" / "topics").iterdir())) == 1
+                files.go_on()
+        finally:
+            files.go_on()
+        assert not list((tmp_path / "data" / "brk-0" / "topics").glob("*.0"))
+
+
+async def _delete(broker: Broker, places: list[Place]) -> None:
+    await broker.delete(places, epoch=1)
