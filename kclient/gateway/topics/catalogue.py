@@ -54,6 +54,10 @@ T = TypeVar("T")
 
 _SWEEP_S: Final = 10.0
 """After so many seconds it is tried again to remove what deleted topics left."""
+_SWEPT_AT_ONCE: Final = 16
+"""Topics of which something is removed at a time, but for those that take long."""
+_LONG_S: Final = 1.0
+"""Seconds after which that takes long: their broker may hang."""
 _PATIENCE_S: Final = 3.0
 """Seconds that a change of a topic waits for other gateways that change the same topic."""
 _TURN_S: Final = 10.0
@@ -117,6 +121,8 @@ class TopicCatalogue:
         self._spawn = spawn
         self._changing: NamedLocks[str] = NamedLocks()
         self._sweeping = False
+        self._sweeping_up: set[str] = set()
+        """Topics of which something is being removed by `sweep`."""
         settings = self._settings = TopicSettings(topics, resolve, flow)
         loader = self._loader = TopicLoader(topics, settings, manager, lease)
         remains = self._remains = TopicRemains(
@@ -384,23 +390,43 @@ class TopicCatalogue:
     # What creations and deletions have left
 
     async def sweep(self) -> None:
-        """Remove whatever creations and deletions have left; what cannot be is tried again later."""
-        for name in list(self._topics.unsure):
-            with suppress(KafkaError):  # the log tells of it
-                async with self._alone(name, _SOON_S):
-                    with self._shields.shield():
-                        await self._rows.find_out(name)
-        for name in list(self._topics.left):
-            try:
-                async with self._alone(name, _SOON_S):
-                    if name in self._topics.unsure:  # whether it was created is looked up again first
-                        continue
-                    with self._shields.shield():
-                        await self._remains.remove(name)
-            except (KafkaError, OSError) as error:
-                logger.error("what is left of topic %s could not be removed, it is tried again: %s", name, error)
+        """Remove whatever creations and deletions have left; what cannot be is tried again later.
+
+        What takes longer than a second goes on beside whoever called.
+        """
+        slots = anyio.Semaphore(_SWEPT_AT_ONCE)
+        async with anyio.create_task_group() as tasks:
+            for name in [*self._topics.unsure, *(name for name in self._topics.left if name not in self._topics.unsure)]:
+                if name not in self._sweeping_up:
+                    await slots.acquire()
+                    tasks.start_soon(self._sweep_beside, name, slots)
         if self._topics.left:
             self._sweep_soon()
+
+    async def _sweep_beside(self, name: str, slots: anyio.Semaphore) -> None:
+        """One topic: where its broker hangs, the others are swept all the same."""
+        try:
+            over = anyio.Event()
+            self._sweeping_up.add(name)
+            self._spawn(self._sweep_up, name, over, name="remove what a deleted topic left")
+            with anyio.move_on_after(_LONG_S):
+                await over.wait()
+        finally:
+            slots.release()
+
+    async def _sweep_up(self, name: str, over: anyio.Event) -> None:
+        try:
+            async with self._alone(name, _SOON_S):
+                with self._shields.shield():
+                    with suppress(KafkaError):  # the log tells of it
+                        await self._rows.find_out(name)
+                    if name not in self._topics.unsure:  # else it may have been created
+                        await self._remains.remove(name)
+        except (KafkaError, OSError) as error:
+            logger.error("what is left of topic %s could not be removed, it is tried again: %s", name, error)
+        finally:
+            self._sweeping_up.discard(name)
+            over.set()
 
     def _sweep_soon(self) -> None:
         if not self._sweeping:

@@ -319,3 +319,29 @@ async def test_a_topic_that_was_not_deleted_follows_what_was_changed_meanwhile(u
                 await anyio.lowlevel.checkpoint()
         assert codes == [ErrorCode.KAFKA_STORAGE_ERROR]
         assert (await wire.produce("t", batch_of(b"x" * 10_000))).error_code == ErrorCode.MESSAGE_TOO_LARGE
+
+
+@pytest.mark.own_places
+async def test_what_a_deleted_topic_left_holds_up_no_other(url: str) -> None:
+    """The broker of one hangs, when what could not be removed at first is removed later."""
+    async with gated(url) as (gateway, wire, gates):
+        manager, names = gateway.parts.manager, ("a", "b", "c")
+        for name in names:
+            await wire.create(name)
+        gates.failing = "delete"
+        for name in names:
+            gates.hold("delete").open()
+            assert await wire.delete(name) == 0
+        gates.failing = None
+        assert len(await scan_all(manager, "kafka/intent/")) == 3
+        hanging = gates.hold("delete")
+        with anyio.fail_after(20):
+            await gateway.parts.catalogue.sweep()
+            assert list(await scan_all(manager, "kafka/intent/")) == ["kafka/intent/a"]
+            assert (await wire.create("b")).error_code == 0
+            await gateway.parts.catalogue.sweep()  # it is left to whoever is at it
+            assert not hanging.passed.is_set()
+            hanging.open()
+            while await scan_all(manager, "kafka/intent/"):
+                await anyio.sleep(0.01)
+        assert (await wire.create("a")).error_code == 0

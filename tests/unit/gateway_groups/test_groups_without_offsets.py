@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from kclient.errors import ErrorCode, StorageError
+from kclient.errors import ErrorCode
 from kclient.gateway.groups.events import Leave
 from kclient.gateway.rows.groups import CommittedOffset
+from kclient.htp import StorageError
 from kclient.protocol.messages import (
     ListGroupsRequest,
     OffsetDeleteRequest,
