@@ -321,7 +321,6 @@ async def test_a_topic_that_was_not_deleted_follows_what_was_changed_meanwhile(u
         assert (await wire.produce("t", batch_of(b"x" * 10_000))).error_code == ErrorCode.MESSAGE_TOO_LARGE
 
 
-@pytest.mark.own_places
 async def test_what_a_deleted_topic_left_holds_up_no_other(url: str) -> None:
     """The broker of one hangs, when what could not be removed at first is removed later."""
     async with gated(url) as (gateway, wire, gates):
