@@ -1,4 +1,4 @@
-"""Numbered records that are sent and read by a group while a gateway dies, and what has to be true of them afterwards."""
+"""Numbered records, sent and read by a group while a gateway dies, and what has to be true of them afterwards."""
 
 from __future__ import annotations
 

@@ -115,8 +115,8 @@ def restore(source: str, directory: str) -> int:
     output.line(f"{directory}: {report.files:,} files, {report.size:,} bytes, as of {_shown_time(report.taken_ms)}")
     for shard in report.lost:
         output.warn(
-            f"the backup has nothing of {shard}: its directory was missing when it was taken. An empty one was made. The "
-            "topics that were kept there cannot be used: delete them, or restore an older backup that has them"
+            f"the backup has nothing of {shard}: its directory was missing when it was taken. An empty one was made. "
+            "The topics that were kept there cannot be used: delete them, or restore an older backup that has them"
         )
     return FAILED if report.lost else 0
 

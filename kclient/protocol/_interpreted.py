@@ -186,9 +186,7 @@ class StructWriter:
             self._value(out, schema, kind.element, element, flexible, nullable=False)
             self._path.pop()
 
-    def _last_of(
-        self, out: bytearray, schema: Layout, kind: ArrayType, value: LazyArray[Any], flexible: bool
-    ) -> None:
+    def _last_of(self, out: bytearray, schema: Layout, kind: ArrayType, value: LazyArray[Any], flexible: bool) -> None:
         """Its elements were made for the encoder, and are not there again: the last is the one that may not fit."""
         if value.made:
             self._path.append(value.made - 1)

@@ -107,9 +107,7 @@ def fill_again(killed: Killed, life: int) -> None:
 
 def check_again(killed: Killed, life: int) -> None:
     """It has what was produced in its life, and nothing of its namesakes'."""
-    expected = {
-        (number % AT_FIRST, number // AT_FIRST): 1000 * life + number for number in range(20 * (life + 1))
-    }
+    expected = {(number % AT_FIRST, number // AT_FIRST): 1000 * life + number for number in range(20 * (life + 1))}
     assert read_numbers(killed.gateway.bootstrap, AGAIN, AT_FIRST) == expected
     assert killed.committed("again", AGAIN) == dict.fromkeys(range(AT_FIRST), life + 1)
 

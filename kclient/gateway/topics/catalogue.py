@@ -396,7 +396,10 @@ class TopicCatalogue:
         """
         slots = anyio.Semaphore(_SWEPT_AT_ONCE)
         async with anyio.create_task_group() as tasks:
-            for name in [*self._topics.unsure, *(name for name in self._topics.left if name not in self._topics.unsure)]:
+            for name in [
+                *self._topics.unsure,
+                *(name for name in self._topics.left if name not in self._topics.unsure),
+            ]:
                 if name not in self._sweeping_up:
                     await slots.acquire()
                     tasks.start_soon(self._sweep_beside, name, slots)

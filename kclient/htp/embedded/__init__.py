@@ -124,8 +124,8 @@ def _min_free_bytes(given: int | None, options: dict[str, str]) -> int:
 def _lost_shard(path: str, what: str) -> str:
     """That the directory of a broker is not there, and what helps."""
     return (
-        f"{path} is {what}, and topics were kept in it: mount its disk, or restore the data directory from a backup. If "
-        f"it is lost for good, make an empty one (mkdir -p {shlex.quote(path)}/topics), and delete those topics"
+        f"{path} is {what}, and topics were kept in it: mount its disk, or restore the data directory from a backup. "
+        f"If it is lost for good, make an empty one (mkdir -p {shlex.quote(path)}/topics), and delete those topics"
     )
 
 
@@ -284,7 +284,7 @@ class EmbeddedStore:
             check_enough(self.path, number, await manager.bound())
         except TooFewBrokersError as error:
             last = f"{self.path}/brk-{error.needed - 1}"
-            if self._brokers is not None or Path(last).exists():
+            if self._brokers is not None or await thread_to_the_end(self._files.exists, last):
                 raise
             raise StorageError(_lost_shard(last, "missing")) from error
 

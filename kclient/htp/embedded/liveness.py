@@ -1,6 +1,6 @@
-"""Whether the disk of a broker answers: one that hangs must not hold up the event loop, and with it the other brokers.
+"""Whether the disk of a broker answers: one that hangs must not hold up the event loop, and with it other brokers.
 
-What is appended is written in the event loop: for a disk that answers this is faster by far than asking a thread. A disk
+What is appended is written in the event loop: for a disk that answers this is faster by far than a thread. A disk
 that hangs is mostly known before anything is written to it, since a sync is on its way then that does not come to its
 end. Where other brokers would suffer, a disk that has not been heard of for a while is asked first, by a thread.
 """
@@ -36,7 +36,7 @@ class DiskLiveness:
         self._asking = False
         self._over: anyio.Event | None = None
         self.until: float = self._trusted()
-        """Nothing is written to the disk in the event loop after this, by the monotonic clock, unless it has answered."""
+        """Nothing is written in the event loop after this, by the monotonic clock, unless the disk has answered."""
 
     def _trusted(self) -> float:
         return float("inf") if self._prove is None else time.monotonic() + PATIENCE_S

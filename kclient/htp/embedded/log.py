@@ -192,7 +192,8 @@ class TopicLog:
 
     def append(self, messages: Sequence[Buffer]) -> Ticket | None:
         """Append all or none; the ticket tells when they are synced. None if that has to wait: see `can_append`."""
-        if self.paused or time.monotonic() > self._liveness.until:
+        now = time.monotonic()
+        if self.paused or now > self._liveness.until:
             return None
         if self._watermark.low:
             raise self._watermark.refusal(self.name)
@@ -201,7 +202,7 @@ class TopicLog:
         try:
             if self._stale:
                 self._remove_stale(infos[-1].last)
-            segment = self._room_for(length)
+            segment = self._room_for(length, now)
             if segment is None:
                 return None
             self._write(segment, messages)
@@ -230,19 +231,17 @@ class TopicLog:
         else:
             await self.services.open_files.room()
 
-    def _room_for(self, length: int) -> Segment | None:
+    def _room_for(self, length: int, now: float) -> Segment | None:
         """The active segment, held and ready to be written to; None if it cannot be held yet."""
         active = self._segments[-1]
-        if active.size:
-            now = time.monotonic()
-            if (
-                active.size + length > self.settings.segment_bytes
-                or (now - active.created) * 1000 > self.settings.segment_ms
-            ):
-                self.roll()
-                active = self._segments[-1]
+        if active.size and (
+            active.size + length > self.settings.segment_bytes
+            or (now - active.created) * 1000 > self.settings.segment_ms
+        ):
+            self.roll()
+            active = self._segments[-1]
         if active.size == 0:
-            active.created = time.monotonic()
+            active.created = now
         return active if self.unsynced.hold(active) else None
 
     def _write(self, segment: Segment, messages: Sequence[Buffer]) -> None:

@@ -32,8 +32,8 @@ class RestoreReport(NamedTuple):
     taken_ms: int
     """When it was the state of the store, milliseconds since the epoch."""
     lost: list[str]
-    """Brokers that hold topics, and whose directories the store had lost when the backup was taken: they were made anew,
-    empty, so that the other topics can be used."""
+    """Brokers that hold topics, and whose directories the store had lost when the backup was taken: empty ones were
+    made, so that the other topics can be used."""
 
 
 def restore(

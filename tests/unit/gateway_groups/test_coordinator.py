@@ -308,7 +308,7 @@ async def test_offsets_of_a_deleted_topic_count_until_they_are_removed(
         raise StorageError("the disk is full")
 
     async with coordinator(store) as box:
-        await committed(box, "g" * 1000, a=1)
+        await committed(box, "g" * 1000, a=1, b=1)
         account = box.groups._memory.offsets
         before, size = account.held, 220 + 230  # of an offset and its topic
         topics: Any = box.topics

@@ -1,4 +1,4 @@
-"""A partition that is opened again and again, on a store that cannot fence: what is known of its epochs does not grow."""
+"""A partition that is opened again and again where nothing fences: what is known of its epochs does not grow."""
 
 from __future__ import annotations
 

@@ -229,7 +229,7 @@ async def test_deleted_while_its_index_is_being_written(monkeypatch: pytest.Monk
 
 
 async def test_a_fetch_does_not_wait_where_an_answer_holds_no_more() -> None:
-    """What one answer may look through holds less of a partition than is asked for: nothing that comes would add to it."""
+    """What one answer may look through holds less than is asked for: nothing that comes would add to it."""
     async with running() as (_, wire):
         await wire.create("t", 16)
         for _ in range(16):

@@ -101,7 +101,10 @@ async def test_amid_a_sync(tmp_path: Path, brokers: int) -> None:
     files = HangingFiles(f"brk-{brokers - 1}")
     async with open_store(f"embedded:{tmp_path}/data?brokers={brokers}", files=files, group_sync="each") as store:
         await store.manager.create_domain("d")
-        healthy, *_, hanging = [*await topics(store.manager, store.broker), *await topics(store.manager, store.broker, "u")]
+        healthy, *_, hanging = [
+            *await topics(store.manager, store.broker),
+            *await topics(store.manager, store.broker, "u"),
+        ]
         await append(hanging, 0)
         try:
             files.hang(syncs_only=True)
@@ -153,7 +156,7 @@ async def test_whoever_waits_hears_of_the_end(tmp_path: Path) -> None:
     async def fail(topic: OpenTopic) -> None:
         try:
             await append(topic, 1)
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             failures.append(error)
 
     async with anyio.create_task_group() as tasks:
