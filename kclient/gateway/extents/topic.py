@@ -372,7 +372,7 @@ class ExtentTopic:
 
     async def _learn_starts(self, topic: OpenTopic, pulled: Pulled) -> None:
         """Find out where exactly epochs start in what was pulled: others read from anywhere."""
-        position = pulled.first
+        position = max(pulled.first, self.starts.all[-1].position if self.starts.all else 0)
         while topic.place == self.extents[-1].place and position <= pulled.last:
             one = await topic.pull(position, max_bytes=1, max_messages=1)
             if not one.data:

@@ -245,9 +245,10 @@ class DataDirectory:
     def _version_of(self, content: bytes) -> int:
         try:
             fields = parse_object(content)
-            if "brokers" in fields:
+            version = whole(fields["format"], 1)
+            if "brokers" in fields and version <= FORMAT:
                 self._recorded = whole(fields["brokers"], 1, MOST_BROKERS)
-            return whole(fields["format"], 1)
+            return version
         except (ValueError, KeyError) as error:
             raise FormatVersionError(
                 f"{self.path}/{_FORMAT_FILE} is damaged: restore it from a backup ({error})"

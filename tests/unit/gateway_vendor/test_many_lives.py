@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 import trio
 
+from kclient.errors import KafkaError
 from kclient.gateway.extents import Enveloped, EpochStarts, epochs
 from kclient.gateway.extents.epochs import Behind
 from kclient.gateway.rows.extents import decode_starts
@@ -29,19 +32,36 @@ async def starts(bed: Bed) -> int:
     return len(decode_starts(await chunks(bed)))
 
 
+class Killed(Exception):
+    """The process of a gateway has ended."""
+
+
+def kill(bed: Bed) -> None:
+    """Have nothing more come of it to the store."""
+    bed.store.manager.reachable = False
+    bed.store.broker.shut()
+    bed.gateway._supervisor.fail(Killed())
+
+
 async def live(name: str, mapping: str) -> None:
-    size = 0
+    """As many lives, of which every second one is ended by a kill."""
+    rows: list[int] = []
     for number in range(LIVES):
-        async with serving(name, mapping=mapping) as bed:
-            if not number:
-                await bed.wire.create("t")
-            assert (await bed.wire.produce("t", batch(b"%d" % number))).base_offset == number
-        async with serving(name, mapping=mapping) as bed:
-            assert await starts(bed) < 5
-            size = size or len(await chunks(bed))
+        with suppress(Killed, KafkaError, trio.BrokenResourceError, trio.ClosedResourceError):
+            async with serving(name, mapping=mapping) as bed:
+                if not number:
+                    await bed.wire.create("t")
+                assert (await bed.wire.produce("t", batch(b"%d" % number))).base_offset == number
+                rows.append(len(await scan_all(bed.store.manager, "kafka/")))
+                if number:
+                    assert await starts(bed) < 5
+                if number % 2:
+                    kill(bed)
+    assert len(rows) == LIVES
+    assert rows[-1] <= rows[3]
     async with serving(name, mapping=mapping) as bed:
         assert await bed.wire.values("t") == [b"%d" % number for number in range(LIVES)]
-        assert len(await chunks(bed)) < size + 100
+        assert len(await chunks(bed)) < 300
 
 
 @virtually
