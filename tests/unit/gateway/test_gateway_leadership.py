@@ -165,6 +165,7 @@ async def test_a_raised_epoch_is_asked_of_the_leadership() -> None:
 
 
 @pytest.mark.many_partitions
+@pytest.mark.own_places
 @pytest.mark.usefixtures("half")
 async def test_who_asks_the_wrong_gateway_is_told_the_right_one() -> None:
     """KIP-951: from the versions on that have a place for it; one address for all its partitions."""
