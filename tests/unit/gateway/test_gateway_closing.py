@@ -16,6 +16,7 @@ from kclient.htp import open_store
 from kclient.htp.errors import StorageFullError
 from kclient.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 from tests.gateway_wire import Wire, batch_of, connect, names, running
+from tests.sweeps import slow
 
 pytestmark = pytest.mark.anyio
 
@@ -51,7 +52,7 @@ async def nothing(gateway: Gateway, wire: Wire) -> None:
     """What was produced waits for its checkpoint."""
 
 
-@pytest.mark.parametrize("change", [commit_offset, create, trim, alter, alter_broker, nothing])
+@pytest.mark.parametrize("change", [commit_offset, nothing, *slow(create, trim, alter, alter_broker)])
 @pytest.mark.usefixtures("short")
 @pytest.mark.parametrize("timeout", [0.0, 0.3])
 async def test_a_store_that_does_not_answer_delays_closing_no_longer_than_the_timeout(

@@ -956,7 +956,11 @@ async def _after(event: anyio.Event) -> None:
 @pytest.mark.parametrize(
     ("kind", "count"),
     [(kind, 64) for kind in KINDS]
-    + [(kind, 500) for kind in KINDS if "chopped" not in kind and kind != "small-memory"],
+    + [
+        pytest.param(kind, 500, marks=pytest.mark.slow)
+        for kind in KINDS
+        if "chopped" not in kind and kind != "small-memory"
+    ],
 )
 async def test_a_client_that_goes_while_it_is_not_read_is_noticed(kind: str, count: int) -> None:
     """Also behind bytes that have not been read; those begin, since they may be of requests with `acks=0`."""
