@@ -162,7 +162,11 @@ class SharedStore:
     def busy(self, place: Place) -> bool:
         """Whether the index of a topic that is used no more is being written."""
         topic = self._leaving.get(place)
-        return topic is not None and topic.saving
+        if topic is None:
+            return False
+        if not topic.saving:
+            del self._leaving[place]
+        return topic.saving
 
     async def left(self, place: Place) -> None:
         """Until the index of a topic that is used no more is not being written."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import gc
 import threading
+import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -13,6 +15,7 @@ from random import Random
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from kclient.gateway.ownership import HeldLease
@@ -43,6 +46,7 @@ from kclient.records.restamping import place_batch
 from tests.all_rows import scan_all
 from tests.gateway_wire import batch_of
 from tests.plain_store import PlainStore
+from tests.slow_store import Gates
 from tests.sweeps import slow
 from tests.uncertain_store import UNKNOWN, Fate, UncertainStore
 
@@ -699,3 +703,24 @@ async def test_rows_of_what_the_store_has_lost_mean_nothing_any_more(
         await made.restart()
         assert tuple(await made.partitions[0].status())[:3] == (0, 41, 41)
         await made.holds_all()
+
+
+async def test_nothing_is_kept_of_a_topic_that_went_while_its_index_was_written(tmp_path: Path) -> None:
+    """Whoever deletes it asks until that is over, and may have given up waiting for it before."""
+    gates = Gates(open_store(f"memory:{next(names)}"))
+    async with bed("memory", tmp_path, wrapped=lambda _: gates.store) as made, anyio.create_task_group() as tasks:
+        await made.append(0, b"a")
+        topic = weakref.ref(made.partitions[0].topic)
+        writing = gates.hold("commit")
+        tasks.start_soon(made.shared.save, [made.partitions[0]])
+        await writing.reached.wait()
+        while made.partitions:
+            made.shared.release(made.partitions.popitem()[1])
+        assert made.shared.busy(made.place)
+        gates.open()
+        with anyio.fail_after(10):
+            while made.shared.busy(made.place):
+                await anyio.lowlevel.checkpoint()
+        await anyio.wait_all_tasks_blocked()
+        gc.collect()
+        assert topic() is None
