@@ -132,7 +132,7 @@ def _parse_tcp(rest: str, text: str, default_port: int | None) -> Address:
         raise ConfigError(f"the address {text!r} is not of the form host:port")
     if port is None:
         if default_port is None:
-            raise ConfigError(f"the address {text!r} has no port")
+            raise ConfigError(f"the address {shown(text)} has no port")
         return Address(host, default_port)
     if not port.isdecimal() or not 0 <= int(port) <= 65535:
         raise ConfigError(f"the address {text!r} has no valid port: {port!r} is not between 0 and 65535")
