@@ -89,6 +89,8 @@ class TopicLog:
         self._files = services.open_files.files
         self._watermark = services.watermark
         self._liveness = services.liveness
+        self._doubted = False
+        """Whether what was refused last was so because the disk is not known to answer."""
         self._wait_for_sync = services.durability == DURABILITY_SYNCED
         self._segments = recovered.segments  # always this list: the reader has it, too
         if not recovered.appendable:
@@ -194,6 +196,7 @@ class TopicLog:
         """Append all or none; the ticket tells when they are synced. None if that has to wait: see `can_append`."""
         now = time.monotonic()
         if self.paused or now > self._liveness.until:
+            self._doubted = not self.paused
             return None
         if self._watermark.low:
             raise self._watermark.refusal(self.name)
@@ -204,6 +207,7 @@ class TopicLog:
                 self._remove_stale(infos[-1].last)
             segment = self._room_for(length, now)
             if segment is None:
+                self._doubted = False
                 return None
             self._write(segment, messages)
         except OSError as error:
@@ -226,7 +230,7 @@ class TopicLog:
 
     async def can_append(self) -> None:
         """Until it is worth trying again what could not be appended: there is room, or the disk has answered."""
-        if time.monotonic() > self._liveness.until:
+        if self._doubted:  # by now it may have answered: then nobody would tell of room
             await self._liveness.answered()
         else:
             await self.services.open_files.room()
@@ -438,6 +442,7 @@ class TopicLog:
         the checkpoint written with that start, before `trim`.
         """
         if time.monotonic() > self._liveness.until:
+            self._doubted = True
             return None
         if before >= self.next and self._synced.ordinal == self.next:
             self.roll()
@@ -449,6 +454,7 @@ class TopicLog:
             self._pass_stale(active.base, "could not be trimmed")
             try:
                 if not self.unsynced.hold(active):
+                    self._doubted = False
                     return None
             except OSError as error:
                 raise self.storage_error("could not be trimmed", error) from error
