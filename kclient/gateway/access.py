@@ -7,12 +7,13 @@ operations and the codes of Kafka's. At present one principal may do everything.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, Protocol
 
 from kclient.errors import (
     ClusterAuthorizationError,
+    CoordinatorLoadInProgressError,
     GroupAuthorizationError,
     NotCoordinatorError,
     TopicAuthorizationError,
@@ -107,10 +108,19 @@ class Access:
         topics: All topics.
         leadership: Tells which groups this gateway coordinates.
         authorizer: Who decides; None where everything is allowed.
+        is_loaded: Whether a group that is coordinated here has been read from the store; None if all have.
     """
 
-    def __init__(self, topics: TopicTable, leadership: Leadership, authorizer: Authorizer | None = None) -> None:
+    def __init__(
+        self,
+        topics: TopicTable,
+        leadership: Leadership,
+        authorizer: Authorizer | None = None,
+        *,
+        is_loaded: Callable[[str], bool] | None = None,
+    ) -> None:
         self._topics = topics
+        self._is_loaded = is_loaded
         self._leadership = leadership
         self.authorizer: Authorizer | None = authorizer
         """May be replaced at any time: what is asked from then on goes to the new one."""
@@ -156,11 +166,14 @@ class Access:
         Raises:
             GroupAuthorizationError: The client may not do this.
             NotCoordinatorError: Another gateway coordinates the group.
+            CoordinatorLoadInProgressError: This one does from now on, and has not read it yet.
         """
         self.check(client, operation, ResourceType.GROUP, group_id)
         if not self._leadership.coordinates(group_id):
             other = self._leadership.coordinator_id(group_id)
             raise NotCoordinatorError(f"the gateway with node.id={other} coordinates the group {group_id[:300]}")
+        if self._is_loaded is not None and not self._is_loaded(group_id):
+            raise CoordinatorLoadInProgressError(f"the group {group_id[:300]} is being read: another gateway led it")
 
     def operations(self, client: ConnectionContext, kind: ResourceType, name: str) -> int:
         """What a client may do with a resource, as the bits of the operations' numbers (KIP-430)."""

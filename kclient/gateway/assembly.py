@@ -10,10 +10,14 @@ from kclient.concurrency import TaskHandle, loop_soon
 from kclient.gateway.access import Access
 from kclient.gateway.change_feed import ChangeFeed
 from kclient.gateway.clock import Clock
+from kclient.gateway.cluster_generations import ClusterGenerations
 from kclient.gateway.config import BrokerConfig, TopicConfig
 from kclient.gateway.dynamic_config import DynamicConfig
 from kclient.gateway.extents import partition_store
+from kclient.gateway.fenced_writer import FencedWriter
 from kclient.gateway.groups import GroupCoordinator, group_settings
+from kclient.gateway.groups.moving import CoordinatorClaims
+from kclient.gateway.handing_over import HandOver
 from kclient.gateway.handlers.cluster import DescribeClusterHandler, DescribeTopicPartitionsHandler
 from kclient.gateway.handlers.configs import AlterConfigsHandler, DescribeConfigsHandler, IncrementalAlterConfigsHandler
 from kclient.gateway.handlers.fetch import FetchHandler
@@ -36,7 +40,7 @@ from kclient.gateway.handlers.topics import CreatePartitionsHandler, CreateTopic
 from kclient.gateway.identity import Identity
 from kclient.gateway.leadership import Leadership
 from kclient.gateway.mapping import Mapping
-from kclient.gateway.membership import ClusterView
+from kclient.gateway.membership import ClusterView, living_runs
 from kclient.gateway.opening_ahead import Opener
 from kclient.gateway.ownership import HeldLease
 from kclient.gateway.partition_stores import PartitionStores, shared_store
@@ -44,6 +48,7 @@ from kclient.gateway.partitions import PartitionTable
 from kclient.gateway.peers import LocalPeers, NoTransactions
 from kclient.gateway.producer_ids import ProducerIds
 from kclient.gateway.producer_windows import ProducerLimit
+from kclient.gateway.releases import Releases
 from kclient.gateway.retention import Retention
 from kclient.gateway.search import TimestampSearch
 from kclient.gateway.server import RequestServer
@@ -51,9 +56,10 @@ from kclient.gateway.shields import Shields
 from kclient.gateway.topics.catalogue import TopicCatalogue
 from kclient.gateway.topics.followed import FollowedTopics
 from kclient.gateway.topics.table import TopicTable
+from kclient.gateway.unit_epochs import UnitEpochs
 from kclient.gateway.virtual import SharedStore
 from kclient.gateway.workers import Workers
-from kclient.htp.port import Broker, Manager
+from kclient.htp.port import CAP_SHARED, Broker, Manager
 from kclient.memory_ledger import MemoryPart
 from kclient.net.fair_queue import FairQueue
 
@@ -94,6 +100,11 @@ class Assembly:
     producer_ids: ProducerIds
     retention: Retention
     opener: Opener
+    generations: ClusterGenerations
+    """Which gateways serve the store, from when on: who leads what follows from them."""
+    leadership: Leadership
+    hand_over: HandOver
+    """Of what others lead by now."""
     cluster: ClusterView
     """The other gateways."""
     feed: ChangeFeed
@@ -105,9 +116,11 @@ class Assembly:
         """Read what is stored, and finish what the last run left half done."""
         await self.feed.begin()
         await self.cluster.read_all()
+        await self.generations.read_all()
         await self.dynamic.read_all()  # what has changed since they were read first
         await self.catalogue.load()
-        await self.partitions.load()
+        if CAP_SHARED not in self.broker.capabilities:  # else others write checkpoints after they were read
+            await self.partitions.load()
         await self.groups.start()
         await self.catalogue.sweep()
 
@@ -119,6 +132,8 @@ async def assemble(
     broker: Broker,
     lease: HeldLease,
     identity: Identity,
+    generations: ClusterGenerations,
+    epochs: UnitEpochs,
     leadership: Leadership,
     cluster: ClusterView,
     memory: MemoryPart,
@@ -133,6 +148,8 @@ async def assemble(
         broker: Keeps messages.
         lease: Under which the gateway serves the store.
         identity: Who it is.
+        generations: Of gateways that serve the store.
+        epochs: Of units that have one of their own.
         leadership: What it leads.
         cluster: The other gateways.
         memory: What it holds.
@@ -154,7 +171,7 @@ async def assemble(
     groups = GroupCoordinator(
         topics, partial(group_settings, config), leadership,
         unreadable=unreadable, manager=manager, lease=lease, identity=identity, queue=queue, clock=clock, memory=memory,
-        spawn=spawn,
+        spawn=spawn, claims=CoordinatorClaims(leadership, generations),
     )  # fmt: skip
     replication_factor = config.live_int("default.replication.factor")
     catalogue = TopicCatalogue(
@@ -162,13 +179,15 @@ async def assemble(
         manager=manager, broker=broker, lease=lease, run=identity.run, shields=shields, spawn=spawn, flow=queue.flow(),
         resolve=partial(TopicConfig.resolve, config),
         num_partitions=config.live_int("num.partitions"), replication_factor=replication_factor,
+        living=partial(living_runs, manager) if CAP_SHARED in broker.capabilities else None,
     )  # fmt: skip
-    shared = shared_store(manager, broker, lease, memory, clock.wall_ms, spawn, clock.now)
+    writer, releases = FencedWriter(manager, lease, generations), Releases(manager, lease, generations)
+    shared = shared_store(manager, broker, lease, writer, memory, clock.wall_ms, spawn, clock.now)
     store = PartitionStores(partition_store(manager, broker, lease, clock.wall_ms, clock.now), shared)
     partitions = PartitionTable(
         topics,
-        manager=manager, store=store, lease=lease, leadership=leadership, clock=clock, producers=producers,
-        memory=memory, appends=appends, shields=shields, spawn=spawn,
+        manager=manager, writer=writer, store=store, leadership=leadership, releases=releases, clock=clock,
+        producers=producers, memory=memory, appends=appends, shields=shields, spawn=spawn,
     )  # fmt: skip
     retention = Retention(
         topics, partitions, clock,
@@ -179,7 +198,7 @@ async def assemble(
     dynamic.on_change(groups.reconfigure)
     dynamic.on_change(retention.reconfigure)
     dynamic.hold_for(catalogue.resolve_all)
-    access = Access(topics, leadership)
+    access = Access(topics, leadership, is_loaded=groups.moves.ready)
     peers = LocalPeers(topics, partitions, NoTransactions())
     auto_create_topics = config.live_bool("auto.create.topics.enable")
     producer_ids = ProducerIds(manager, lease, identity.leader_epoch, producers)
@@ -235,8 +254,13 @@ async def assemble(
         producer_ids=producer_ids,
         retention=retention,
         opener=Opener(topics, partitions, clock),
+        generations=generations,
+        leadership=leadership,
+        hand_over=HandOver(partitions, generations, releases, queue.flow()),
         cluster=cluster,
-        feed=ChangeFeed(manager, [cluster, dynamic, FollowedTopics(topics, catalogue, manager)]),
+        feed=ChangeFeed(
+            manager, [cluster, releases, epochs, generations, dynamic, FollowedTopics(topics, catalogue, manager)]
+        ),
         table=table,
         requests=RequestServer(table, lease, identity, clock),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Final
 
 import anyio.lowlevel
@@ -15,7 +15,8 @@ from kclient.gateway.rows.partitions import decode_checkpoint, encoded_in_steps
 from kclient.htp.rows import scan_pages
 
 if TYPE_CHECKING:
-    from kclient.gateway.ownership import HeldLease
+    from kclient.gateway.fenced_writer import FencedWriter
+    from kclient.gateway.unit import Unit
     from kclient.htp.port import Manager
     from kclient.memory_ledger import CacheAccount, MemoryPart
 
@@ -34,13 +35,13 @@ class Checkpoints:
 
     Args:
         manager: Keeps them.
-        lease: Under which they are written.
+        writer: Writes them.
         memory: What the gateway holds.
     """
 
-    def __init__(self, manager: Manager, lease: HeldLease, memory: MemoryPart) -> None:
+    def __init__(self, manager: Manager, writer: FencedWriter, memory: MemoryPart) -> None:
         self._manager = manager
-        self._lease = lease
+        self._writer = writer
         self._memory: CacheAccount = memory.cache("checkpoints", _AHEAD_SHARE, self._give_up)
         self._read_ahead: dict[str, bytes] = {}
 
@@ -100,9 +101,18 @@ class Checkpoints:
         found = (await self._manager.get([key])).get(key)
         return None if found is None else found.value
 
-    async def write(self, rows: Mapping[str, bytes | None]) -> None:
-        """Write rows of one or several partitions, all or none; None removes one."""
-        await self._manager.commit(dict(rows), lease=self._lease.current)
+    async def write(self, rows: Mapping[str, bytes | None], units: Collection[Unit]) -> None:
+        """Write rows of partitions, all or none; None removes one.
+
+        Args:
+            rows: They.
+            units: That the partitions belong to.
+
+        Raises:
+            FencedError: Another gateway leads one of them.
+            HtpError: The store failed.
+        """
+        await self._writer.commit(rows, units)
 
 
 async def encoded(checkpoint: Checkpoint) -> bytes:

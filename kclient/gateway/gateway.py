@@ -17,24 +17,26 @@ from kclient.arguments import check_timeout
 from kclient.concurrency import Completion, LoopHandle, Supervisor, TaskHandle, thread_to_the_end, to_the_end
 from kclient.errors import ClosedError, ConfigError, IllegalStateError
 from kclient.gateway.assembly import Assembly, assemble
+from kclient.gateway.cluster_generations import ClusterGenerations, begin_alone, begin_together
 from kclient.gateway.config import BrokerConfig
 from kclient.gateway.connection_quota import LimitSettings, QuotaKeeper, connection_quota
 from kclient.gateway.contexts import Advertised
+from kclient.gateway.eviction import Eviction
 from kclient.gateway.gateway_metrics import gateway_metrics
 from kclient.gateway.identity import Identity, cluster_id_of
-from kclient.gateway.leadership import SoleLeader
+from kclient.gateway.leadership import AssignedLeadership
 from kclient.gateway.listening import advertised, listen
 from kclient.gateway.local import Presence, local_address
 from kclient.gateway.mapping import mapping_for
 from kclient.gateway.membership import ClusterView, Registration
 from kclient.gateway.metrics import Metric, MetricRegistry
 from kclient.gateway.metrics_server import MetricsServer
-from kclient.gateway.ownership import LeaseKeeper
+from kclient.gateway.ownership import HeldLease, LeaseKeeper
 from kclient.gateway.rows.gateways import Endpoint
 from kclient.gateway.stores import MIN_FREE_BYTES, opened_elsewhere, own_store
 from kclient.gateway.unit_epochs import UnitEpochs
 from kclient.htp.errors import HtpError
-from kclient.htp.port import CAP_EXCLUSIVE, CAP_FENCED_SENDS, Store, StoreOnDisk
+from kclient.htp.port import CAP_EXCLUSIVE, CAP_FENCED_SENDS, CAP_SHARED, Manager, Store, StoreOnDisk
 from kclient.memory_ledger import MemoryPart, process_memory
 from kclient.net.address import Address, parse_address
 from kclient.net.connection_limits import ConnectionQuota
@@ -113,6 +115,7 @@ class Gateway:
         self._background: list[TaskHandle] = []
         """Tasks that use partitions of their own accord: they end before the partitions do."""
         self._lease: LeaseKeeper | None = None
+        """Of the store, unless several gateways may serve it."""
         self._registration: Registration | None = None
         self._renewing: list[TaskHandle] = []
         """Renew the leases meanwhile."""
@@ -425,10 +428,10 @@ class Gateway:
         self._server = await self._make_server(parts)
         if self._listen is not None:
             await self._listen_first(self._listen)
-        await self._register()
+        await self._register(parts)
         if self._presence is not None:
             await self._presence.announce(self)
-        self._background = [
+        self._background += [
             self._supervisor.spawn(parts.retention.run, name="retention"),
             self._supervisor.spawn(parts.opener.run, name="open partitions"),
             self._supervisor.spawn(parts.feed.run, name="follow changes"),
@@ -454,31 +457,56 @@ class Gateway:
         if node_id < 0:
             node_id = await registration.allot()
             self._config.allotted(node_id)
-        exclusive, fenced = (each in broker.capabilities for each in (CAP_EXCLUSIVE, CAP_FENCED_SENDS))
+        held, generations = await self._take(manager, broker.capabilities, node_id, registration)
+        identity = Identity(node_id, cluster_id, generations.current.newest.number, registration.run)
+        epochs = UnitEpochs(manager, held, generations)
+        await epochs.load()
+        cluster = ClusterView(manager, node_id)
+        leadership = AssignedLeadership(identity, rack, generations, epochs, cluster)
+        self._memory = process_memory().part(self._config.get_int("connections.max.memory.bytes"), LoopHandle())
+        return await assemble(
+            self._config, self._mapping, manager, broker, held, identity, generations, epochs, leadership, cluster,
+            self._memory, self._supervisor.spawn,
+        )  # fmt: skip
+
+    async def _take(
+        self, manager: Manager, capabilities: frozenset[str], node_id: int, registration: Registration
+    ) -> tuple[HeldLease, ClusterGenerations]:
+        """Take the store, or what of it is this gateway's: the lease under which it writes, and who leads what."""
+        spawn = self._supervisor.spawn
+        if CAP_SHARED in capabilities:
+            await registration.take(node_id)
+            self._renewing.append(spawn(self._renew, registration.renew, name="registration"))
+            held = registration.held
+            return held, await begin_together(manager, node_id, held.current.epoch, held)
+        exclusive, fenced = (each in capabilities for each in (CAP_EXCLUSIVE, CAP_FENCED_SENDS))
         lease = self._lease = LeaseKeeper(manager, node_id, exclusive=exclusive, fenced=fenced)
         held = await lease.take()
-        spawn = self._supervisor.spawn
         # to start may take longer than the leases last
         self._renewing.append(spawn(self._renew, lease.renew, name="lease"))
         await registration.take(node_id)
         self._renewing.append(spawn(self._renew, registration.renew, name="registration"))
         await registration.remove_others(held.current)
-        identity = Identity(node_id, cluster_id, held.current.epoch, registration.run)
-        epochs = UnitEpochs(manager, held)
-        await epochs.load()
-        cluster = ClusterView(manager, node_id)
-        leadership = SoleLeader(identity, rack, epochs, cluster)
-        self._memory = process_memory().part(self._config.get_int("connections.max.memory.bytes"), LoopHandle())
-        return await assemble(
-            self._config, self._mapping, manager, broker, held, identity, leadership, cluster, self._memory, spawn
-        )
+        return held, await begin_alone(manager, node_id, registration.lease.epoch, held.current)
 
-    async def _register(self) -> None:
-        """Have the other gateways tell their clients of this one."""
+    @property
+    def _shared(self) -> bool:
+        """Whether other gateways may serve the store too, once it has started."""
+        return self._lease is None
+
+    async def _register(self, parts: Assembly) -> None:
+        """Have the other gateways tell their clients of this one, and lead with them."""
         assert self._registration is not None
         told = self._bound
         at = {} if told is None else {told.listener: Endpoint(told.host, told.port, told.security_protocol)}
         await self._registration.publish(at)
+        if self._shared:
+            await parts.generations.join(parts.lease)
+            eviction = Eviction(parts.manager, parts.lease, parts.generations, parts.catalogue.finish_for_others)
+            self._background = [
+                self._supervisor.spawn(parts.hand_over.run, name="hand over"),
+                self._supervisor.spawn(eviction.run, name="evict lost gateways"),
+            ]
 
     async def _make_server(self, parts: Assembly) -> Server:
         limits = partial(LimitSettings.of, self._config)
@@ -546,6 +574,7 @@ class Gateway:
         parts, server = self._parts, self._server
         if parts is None:
             return
+        await self._leave(parts, grace)
         parts.requests.drain()
         healthy = self._supervisor.failure is None
         end = anyio.current_time() + grace
@@ -571,7 +600,23 @@ class Gateway:
             await self._save(parts)
         if saving.cancelled_caught:
             logger.warning("the store does not answer: closing without checkpoints, the next start reads more")
+            parts.hand_over.close()
             parts.partitions.close()
+
+    async def _leave(self, parts: Assembly, grace: float) -> None:
+        """Hand over to the other gateways, while clients are still answered."""
+        if not self._shared or self._supervisor.failure is not None or grace <= 0:
+            return
+        try:
+            with anyio.move_on_after(grace):
+                await parts.generations.leave(parts.lease)
+                if not parts.generations.serving:
+                    await parts.hand_over.done()
+                return
+        except HtpError as error:
+            logger.warning("closing without handing over, the others take over what this gateway leads: %s", error)
+            return
+        logger.warning("not all was handed over in time, the others take over what is left")
 
     async def _cut_off(self) -> None:
         """End at once what closing was waiting for; the sockets are closed nevertheless."""
@@ -593,6 +638,7 @@ class Gateway:
             await parts.partitions.checkpoint()
         except HtpError as error:
             logger.warning("closing without checkpoints, the next start reads more: %s", error)
+        parts.hand_over.close()
         parts.partitions.close()
         for task in self._renewing:
             task.cancel()

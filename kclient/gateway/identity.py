@@ -22,7 +22,7 @@ class Identity:
     node_id: int
     cluster_id: str
     leader_epoch: int
-    """The leader epoch of every unit that has none of its own: it grows with each start of a gateway on the store."""
+    """The number of the generation that began with this run: the leader epoch of what it has led since then."""
     run: str
     """Another one for each start of a gateway."""
 

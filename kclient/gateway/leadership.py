@@ -1,7 +1,7 @@
 """Which gateway leads a partition or coordinates a group, and under which epoch: asked here, and nowhere else.
 
-Today one gateway serves a store and leads everything in it (`SoleLeader`). Handlers and tables ask a `Leadership` all
-the same, so that several gateways need another one of these and no other handlers. Who else is there is `membership`'s.
+Handlers and tables ask a `Leadership`. `AssignedLeadership` obeys the generations of gateways (`assignment/`), of which
+the newest names one, today: the only gateway that serves the store. Who else is there is `membership`'s.
 
 What is led is a *unit*, as much as the store can fence as a whole: a partition, or all partitions that share a topic of
 HTP, later a shard. Each has a leader epoch, which grows whenever its leader changes, and when its leader has it
@@ -10,18 +10,25 @@ raised.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from kclient.gateway.unit_epochs import Unit
+from kclient.gateway.assignment import fingerprint
+from kclient.gateway.unit import Unit
 
 if TYPE_CHECKING:
+    from kclient.gateway.cluster_generations import ClusterGenerations
     from kclient.gateway.contexts import Advertised
     from kclient.gateway.identity import Identity
     from kclient.gateway.membership import LiveGateways
     from kclient.gateway.rows.gateways import GatewayRow
     from kclient.gateway.topics.record import TopicRecord
     from kclient.gateway.unit_epochs import UnitEpochs
+
+_GROUP: Final = b"group/"
+"""What the name of a group begins with, as a unit's."""
+_COORDINATORS: Final = 10_000
+"""Groups whose coordinators are remembered."""
 
 
 class GatewayNode(NamedTuple):
@@ -55,6 +62,15 @@ class Leadership(Protocol):
     @property
     def controller_id(self) -> int:
         """The gateway that clients send their administration to."""
+        ...
+
+    @property
+    def generation(self) -> int:
+        """The number of the generation of gateways that is in force."""
+        ...
+
+    def on_change(self, callback: Callable[[], object]) -> None:
+        """Have `callback()` called whenever there is another generation; it must not wait."""
         ...
 
     def leader(self, record: TopicRecord, index: int) -> Leader:
@@ -94,7 +110,7 @@ class Leadership(Protocol):
         ...
 
     def greatest_epoch(self, topic_id: bytes) -> int:
-        """The greatest leader epoch of a topic's units, of those that this gateway leads: under it they are removed."""
+        """A leader epoch that none of a topic's units is above: under it they are removed."""
         ...
 
     def forget(self, topic_id: bytes) -> None:
@@ -105,56 +121,110 @@ class Leadership(Protocol):
         """The gateway that coordinates a group (or, once there are any, transactions) of this name."""
         ...
 
+    def coordinator_epoch(self, key: str) -> int:
+        """The number of the generation since which that has been the same run of it."""
+        ...
+
     def coordinates(self, key: str) -> bool:
         """Whether that is this gateway."""
         ...
 
 
-class SoleLeader:
-    """The leadership of the only gateway.
+class AssignedLeadership:
+    """The leadership that follows from the generations of gateways.
 
     Args:
         identity: Of this gateway.
         rack: Where it stands (`broker.rack`).
-        epochs: Of the units that have others than its own.
-        gateways: Who else is there. They lead nothing.
+        generations: They.
+        epochs: Of the units that have others than the generations give them.
+        gateways: Who else is there.
     """
 
-    def __init__(self, identity: Identity, rack: str | None, epochs: UnitEpochs, gateways: LiveGateways) -> None:
-        self._leader = Leader(identity.node_id, identity.leader_epoch)
+    def __init__(
+        self,
+        identity: Identity,
+        rack: str | None,
+        generations: ClusterGenerations,
+        epochs: UnitEpochs,
+        gateways: LiveGateways,
+    ) -> None:
+        self._node_id = identity.node_id
         self._rack = rack
         self._gateways = gateways
+        self._generations = generations
         self._epochs = epochs
         self._own = epochs.own
+        self._everything: Leader | None = None
+        """Who leads all there is, under one epoch but for those of units; None if there is no such."""
+        self._leads_some = True
+        """Whether this run of the gateway is in the newest generation."""
+        self._leaders: dict[bytes, dict[int, Leader]] = {}
+        """Of units that were asked for, by topic and number, else."""
+        self._coordinators: dict[str, Leader] = {}
+        """Of groups that were asked for."""
+        generations.on_change(self._renew)
+        self._renew()
+
+    def _renew(self) -> None:
+        current = self._generations.current
+        self._leads_some = self._generations.serving
+        everything = current.everything
+        self._everything = None if everything is None else Leader(*everything)
+        self._leaders, self._coordinators = {}, {}
 
     def nodes(self, advertised: Advertised) -> Sequence[GatewayNode]:
         """This one, and the others that have a listener of the same name."""
-        own = GatewayNode(self._leader.node_id, advertised.host, advertised.port, self._rack)
+        own = GatewayNode(self._node_id, advertised.host, advertised.port, self._rack)
         return own, *_of_listener(self._gateways.others, advertised.listener)
 
     @property
     def controller_id(self) -> int:
-        """This one."""
-        return self._leader.node_id
+        """The one with the smallest number."""
+        return self._generations.current.controller_id
+
+    @property
+    def generation(self) -> int:
+        """That of the newest that is known."""
+        return self._generations.current.newest.number
+
+    def on_change(self, callback: Callable[[], object]) -> None:
+        """After this has changed what it tells."""
+        self._generations.on_change(callback)
 
     def leader(self, record: TopicRecord, index: int) -> Leader:
-        """This one, under an epoch that grows with each start of a gateway on the store, or the unit's own."""
+        """As the generations say, under the epoch that they give or the unit's own."""
+        leader = self._everything
+        if leader is None:
+            leader = self._assigned(record.topic_id, record.mapping.unit(index))
         if self._own:  # seldom: and of 100,000 partitions this is asked at once
-            epoch = self._own.get(record.topic_id, {}).get(record.mapping.unit(index))
-            if epoch is not None:
-                return Leader(self._leader.node_id, epoch)
-        return self._leader
+            epoch = self._own.get(record.topic_id, {}).get(record.mapping.unit(index), 0)
+            if epoch > leader.epoch:
+                return Leader(leader.node_id, epoch)
+        return leader
+
+    def _assigned(self, topic_id: bytes, number: int) -> Leader:
+        of_topic = self._leaders.get(topic_id)
+        if of_topic is None:
+            of_topic = self._leaders[topic_id] = {}
+        found = of_topic.get(number)
+        if found is None:
+            assigned = self._generations.current.leader(Unit(topic_id, number).fingerprint)
+            found = of_topic[number] = Leader(*assigned)
+        return found
 
     def leads(self, record: TopicRecord, index: int) -> bool:
-        """It does."""
-        return True
+        """Whether the generations say so, and of this run of the gateway."""
+        if not self._leads_some or self._everything is not None:
+            return self._leads_some
+        return self._assigned(record.topic_id, record.mapping.unit(index)).node_id == self._node_id
 
     def unit(self, record: TopicRecord, index: int) -> Unit:
         """As the topic's mapping says."""
         return Unit(record.topic_id, record.mapping.unit(index))
 
     def epoch(self, unit: Unit) -> int:
-        """The unit's own, or the gateway's."""
+        """The one that the generations give, or the unit's own."""
         return self._epochs.of(unit)
 
     async def raise_epoch(self, unit: Unit, above: int, *, since: int) -> int:
@@ -162,20 +232,36 @@ class SoleLeader:
         return await self._epochs.raise_epoch(unit, above, since=since)
 
     def greatest_epoch(self, topic_id: bytes) -> int:
-        """That of the partitions' own, or the gateway's."""
+        """The number of the newest generation, or the greatest of the units' own."""
         return self._epochs.greatest(topic_id)
 
     def forget(self, topic_id: bytes) -> None:
-        """Forget what its partitions had of their own."""
+        """Forget what its units had."""
         self._epochs.forget(topic_id)
+        self._leaders.pop(topic_id, None)
+
+    def _coordinator(self, key: str) -> Leader:
+        if self._everything is not None:
+            return self._everything
+        found = self._coordinators.get(key)
+        if found is None:
+            if len(self._coordinators) >= _COORDINATORS:  # the names are whatever clients ask for
+                self._coordinators.clear()
+            assigned = self._generations.current.leader(fingerprint(_GROUP + key.encode()))
+            found = self._coordinators[key] = Leader(*assigned)
+        return found
 
     def coordinator_id(self, key: str) -> int:
-        """This one."""
-        return self._leader.node_id
+        """As the generations say."""
+        return self._coordinator(key).node_id
+
+    def coordinator_epoch(self, key: str) -> int:
+        """The same."""
+        return self._coordinator(key).epoch
 
     def coordinates(self, key: str) -> bool:
-        """It does."""
-        return True
+        """Whether the generations say so, and of this run of the gateway."""
+        return self._leads_some and self.coordinator_id(key) == self._node_id
 
 
 def _of_listener(gateways: Iterable[GatewayRow], listener: str) -> Iterator[GatewayNode]:

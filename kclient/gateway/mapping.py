@@ -19,6 +19,7 @@ import anyio
 from kclient.arguments import shown
 from kclient.errors import ConfigError
 from kclient.gateway.mapping_by_broker import PartitionPerBroker
+from kclient.gateway.unit import ONE_UNIT
 from kclient.htp.brokers import FIRST_BROKER
 from kclient.htp.errors import DomainExistsError, TopicExistsError, UnknownDomainError, UnknownTopicError
 from kclient.htp.port import Broker, Lease, Manager, Place, Topic
@@ -235,7 +236,7 @@ class _Shared:
 
     def unit(self, partition: int) -> int:
         """They are one."""
-        return 0
+        return ONE_UNIT
 
     async def taken(self, manager: Manager, topic: str) -> str | None:
         """The topic of this name, if there is one."""

@@ -23,7 +23,7 @@ _REST: Final = 2.0
 
 
 class Opener:
-    """Opens every partition after the start, a few at a time and in no hurry."""
+    """Opens every partition that is led here after the start, a few at a time and in no hurry."""
 
     def __init__(self, topics: TopicTable, partitions: PartitionTable, clock: Clock) -> None:
         self._topics = topics
@@ -46,6 +46,5 @@ class Opener:
         for record in self._topics:
             for index in range(record.partitions):
                 partition = self._partitions.of(record, index)
-                if partition is None:  # the topic was deleted meanwhile
-                    break
-                yield partition
+                if partition is not None:  # else another gateway leads it, or the topic was deleted meanwhile
+                    yield partition

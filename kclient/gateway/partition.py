@@ -30,8 +30,8 @@ from kclient.gateway.config import TopicConfig
 from kclient.gateway.log import Duplicate, PartitionLog
 from kclient.gateway.mirroring import fillers, marker_of, mirrored
 from kclient.gateway.partition_checkpoints import PartitionCheckpoints
-from kclient.gateway.partition_life import PartitionLife, Surroundings
-from kclient.gateway.partition_states import State
+from kclient.gateway.partition_life import PartitionLife, Surroundings, moved
+from kclient.gateway.partition_states import Event, State
 from kclient.gateway.recovery import aborted_between
 from kclient.gateway.rows.keys import aborted_key
 from kclient.gateway.takeover import Site
@@ -62,7 +62,7 @@ from kclient.types import Buffer
 
 if TYPE_CHECKING:
     from kclient.gateway.log_transactions import Verification
-    from kclient.gateway.unit_epochs import Unit
+    from kclient.gateway.unit import Unit
 
 T = TypeVar("T")
 
@@ -85,7 +85,7 @@ class Partition(PartitionLife):
 
     __slots__ = (
         "_end_unknown", "_full_at", "_held", "_laid_out", "_passed_by", "_pending", "_sending", "_stored_in",
-        "_topic_id", "_undecided", "_unit", "_unsent", "_wall_ms", "checkpoints", "config", "direct", "place",
+        "_topic_id", "_undecided", "_unsent", "_wall_ms", "checkpoints", "config", "direct", "place", "unit",
     )  # fmt: skip
 
     def __init__(
@@ -109,7 +109,8 @@ class Partition(PartitionLife):
         self._laid_out: TopicSettings | None = None
         """The settings that this has taken last."""
         self._topic_id = topic_id
-        self._unit = unit
+        self.unit: Unit = unit
+        """As which it is led."""
         self._unsent: deque[tuple[Append, Buffer]] = deque()
         self._sending = False
         self._end_unknown = False
@@ -147,7 +148,8 @@ class Partition(PartitionLife):
         """Open it for the first time."""
         site = self._site()
         self._passed_by = False
-        self.log.lead(max(self.log.leader_epoch, self._around.epochs.epoch(self._unit)))
+        await self._around.releases.ready(self.unit)
+        self.log.lead(max(self.log.leader_epoch, self._around.epochs.epoch(self.unit)))
         log, topic, dirty = await self._around.takeover.first(site, self.log.leader_epoch)
         try:
             await self._hold(topic, site.settings)
@@ -197,7 +199,7 @@ class Partition(PartitionLife):
     async def _raise_epoch(self, above: int) -> int:
         async with self.checkpoints.saving:  # who removes the rows of a topic waits for this: no row comes afterwards
             self._check_here()
-            return await self._around.epochs.raise_epoch(self._unit, above, since=self.log.leader_epoch)
+            return await self._around.epochs.raise_epoch(self.unit, above, since=self.log.leader_epoch)
 
     async def _hold(self, topic: OpenTopic, settings: TopicSettings) -> None:
         """Use a topic that was opened with these settings from now on."""
@@ -218,13 +220,18 @@ class Partition(PartitionLife):
         """Whether an append is stored is not known: nothing is appended before the partition was opened anew."""
         if self._undecided is not None or self.state is State.GONE:
             return
+        if self.state is State.LEAVING:
+            self._end(moved(self))  # whoever leads it now finds out
+            return
         reason = f"{self}: whether what was appended at offset {append.base_offset} is stored is not known: {error}"
         logger.error("%s", reason)
         self._stop_for(reason)
 
     def _neighbour_stopped(self, error: BaseException) -> None:
         """What became of an append of another partition that shares the topic in HTP is not known."""
-        if self.state in _STALLS:
+        if self.state is State.LEAVING:
+            self._end(moved(self))
+        elif self.state in _STALLS:
             if self._undecided is None:
                 self._stop_for(f"{self}: the topic that it shares has to be opened anew: {error}")
         else:
@@ -253,9 +260,14 @@ class Partition(PartitionLife):
 
     @property
     def stored_in(self) -> OpenTopic:
-        """The partition's topic in HTP. Raises `UnknownTopicOrPartitionError` when the partition has gone."""
+        """The partition's topic in HTP.
+
+        Raises:
+            UnknownTopicOrPartitionError: The partition has gone.
+            NotLeaderOrFollowerError: Another gateway leads it now.
+        """
         if self.state is State.GONE or self._stored_in is None:
-            raise UnknownTopicOrPartitionError(f"{self} is gone")
+            raise self.gone()
         return self._stored_in
 
     async def pull(self, offset: int, *, max_bytes: int = 1 << 20, max_messages: int | None = None) -> Pulled:
@@ -621,6 +633,22 @@ class Partition(PartitionLife):
     def drop(self) -> None:
         """The topic is deleted: whoever waits is told."""
         self._end(UnknownTopicOrPartitionError(f"{self} is gone"))
+
+    def move(self) -> None:
+        """Another gateway leads it from now on: it takes nothing any more, and waiting fetches look again.
+
+        What is on its way can be waited for (`settled`) if it was open; `leave` ends it then.
+        """
+        self._moved = True
+        if self.state is State.OPEN:
+            self._move(Event.MOVED)
+            self.wake()
+        else:
+            self._end(moved(self))
+
+    def leave(self) -> None:
+        """It has been handed over; what is still on its way is the other gateway's to find out."""
+        self._end(moved(self))
 
     def close(self) -> None:
         """The gateway closes; the checkpoint was written before."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import anyio
 
-from kclient.errors import KafkaError, UnknownTopicOrPartitionError
+from kclient.errors import KafkaError
 from kclient.gateway.aborted import Entries
 from kclient.gateway.checkpoints import encoded
 from kclient.gateway.log import Checkpoint, PartitionLog
@@ -24,6 +24,7 @@ from kclient.gateway.rows.partitions import encode_checkpoint
 
 if TYPE_CHECKING:
     from kclient.gateway.partition_life import Surroundings
+    from kclient.gateway.unit import Unit
     from kclient.htp.port import OpenTopic
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.log")
@@ -31,6 +32,7 @@ logger: logging.Logger = logging.getLogger("kclient.gateway.log")
 CHECKPOINT_BYTES: Final = 64 << 20
 """A checkpoint is written after so many bytes: the most that opening a partition has to read."""
 _CHECKPOINT_BATCHES: Final = 50_000
+_OVER: Final = frozenset({State.GONE, State.LEAVING})
 
 
 class CheckpointedPartition(Protocol):
@@ -38,6 +40,7 @@ class CheckpointedPartition(Protocol):
 
     log: PartitionLog
     state: State
+    unit: Unit
 
     @property
     def stored_in(self) -> OpenTopic:
@@ -46,6 +49,10 @@ class CheckpointedPartition(Protocol):
 
     def count_open(self) -> None:
         """Count the memory that it takes now."""
+        ...
+
+    def gone(self) -> KafkaError:
+        """Why it is not here any more."""
         ...
 
 
@@ -99,7 +106,7 @@ class PartitionCheckpoints:
         try:
             await self.write()
         except KafkaError as error:
-            if self._partition.state is not State.GONE:
+            if self._partition.state not in _OVER:
                 logger.warning(
                     "%s: its checkpoint could not be written, the next one will be: %s", self._partition, error
                 )
@@ -125,11 +132,12 @@ class PartitionCheckpoints:
 
         Raises:
             UnknownTopicOrPartitionError: The partition has gone.
+            NotLeaderOrFollowerError: Another gateway leads it now.
             HtpError: It could not be written.
         """
         partition = self._partition
-        if partition.state is State.GONE:  # its rows are being removed
-            raise UnknownTopicOrPartitionError(f"{partition} is gone")
+        if partition.state in _OVER:  # its rows are being removed, or the last one is written with the hand-over
+            raise partition.gone()
         self._bytes = self._batches = 0
         self.dirty = False
         aborted = partition.log.transactions.aborted
@@ -144,7 +152,7 @@ class PartitionCheckpoints:
             rows |= {key: await encoded(checkpoint), **self._around.store.rows(partition.stored_in)}
             if trimmed:
                 rows[log_start_key(self._topic_id, self._index)] = LOG_START.encode(checkpoint.start_offset)
-            await self._around.checkpoints.write(rows)
+            await self._around.checkpoints.write(rows, (partition.unit,))
             aborted.saved(counts)
             if not trimmed:
                 await self._around.store.save((partition.stored_in,))

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from kclient.gateway.producer_windows import ProducerLimit
     from kclient.gateway.shields import Shields
     from kclient.gateway.takeover import Takeover
-    from kclient.gateway.unit_epochs import Unit
+    from kclient.gateway.unit import Unit
     from kclient.gateway.waiters import Waiter
     from kclient.memory_ledger import LimitedAccount, MemoryAccount
     from kclient.records import BatchHeader
@@ -49,6 +49,14 @@ _TURN_S: Final = 0.002
 """Seconds of one turn of the loop for appends that have waited for the partition."""
 _BEING_OPENED: Final = frozenset({State.OPENING, State.REOPENING})
 _NOT_YET_OPEN: Final = _BEING_OPENED | {State.RESUMING}
+
+
+class Readiness(Protocol):
+    """Tells when units may be opened."""
+
+    async def ready(self, unit: Unit) -> None:
+        """Until nobody who led a unit before does anything with it any more."""
+        ...
 
 
 class Epochs(Protocol):
@@ -81,6 +89,7 @@ class Surroundings:
     """Where their appends count that wait for syncs."""
     aborted: AbortedRows
     epochs: Epochs
+    releases: Readiness
     openings: Openings
     takeover: Takeover
     shields: Shields
@@ -97,6 +106,11 @@ class _Queued(NamedTuple):
     verified: Verification | None
 
 
+def moved(partition: object) -> NotLeaderOrFollowerError:
+    """What whoever wants something of a partition is told that another gateway leads now."""
+    return NotLeaderOrFollowerError(f"another gateway leads {partition} now")
+
+
 class PartitionLife(ABC):
     """A partition, as far as it has to be opened before it can be used.
 
@@ -108,7 +122,8 @@ class PartitionLife(ABC):
     """
 
     __slots__ = (
-        "_around", "_begun", "_opened", "_opening", "_queue", "_refusal", "index", "log", "name", "state", "waiters",
+        "_around", "_begun", "_moved", "_opened", "_opening", "_queue", "_refusal", "index", "log", "name",
+        "state", "waiters",
     )  # fmt: skip
 
     def __init__(self, name: str, index: int, log: PartitionLog, around: Surroundings) -> None:
@@ -123,6 +138,8 @@ class PartitionLife(ABC):
         """Set when the last try to open it is over."""
         self._opening: anyio.Event | None = None
         """Set when what is done to open it is over, also where it has gone meanwhile; None while nothing is."""
+        self._moved = False
+        """Whether another gateway leads it."""
         self._begun = 0.0
         """When that began."""
         self._queue: deque[_Queued] = deque()
@@ -198,13 +215,19 @@ class PartitionLife(ABC):
             waiter.wake()
 
     def _check_here(self) -> None:
-        if self.state is State.GONE:
-            raise UnknownTopicOrPartitionError(f"{self} is gone")
+        if self.state is State.GONE or self.state is State.LEAVING:
+            raise self.gone()
+
+    def gone(self) -> KafkaError:
+        """What whoever wants something of it is told, now that it is not here any more."""
+        return moved(self) if self._moved else UnknownTopicOrPartitionError(f"{self} is gone")
 
     def _wait_for(self, batch: Buffer, header: BatchHeader, verified: Verification | None) -> Append:
         """Have a batch wait until it can be appended, behind those that do. Raises if it cannot for a while."""
         if self.state is State.GONE:
             raise NotLeaderOrFollowerError(f"{self} is gone")
+        if self.state is State.LEAVING:
+            raise self.gone()
         if self.state is State.STALLED:
             self.log.refuse(header, self._around.clock.wall_ms())
             raise KafkaStorageError(self._refusal[1])

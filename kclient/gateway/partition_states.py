@@ -21,8 +21,10 @@ class State(PlainEnum):
     """What is stored of the appends under way is not known, and will be found out later. Others are refused."""
     REOPENING = "reopening"
     """Its place is being opened anew under a raised epoch, and what is stored read back. Appends queue."""
+    LEAVING = "leaving"
+    """Another gateway leads it from now on. Nothing is taken any more; what is on its way is waited for."""
     GONE = "gone"
-    """Its topic was deleted, or the gateway has closed."""
+    """Its topic was deleted, another gateway leads it, or this one has closed."""
 
 
 UNREAD: Final = frozenset({State.CLOSED, State.OPENING})
@@ -38,7 +40,8 @@ class Event(PlainEnum):
     CAUGHT_UP = "nothing queued"
     OUTCOME_UNKNOWN = "outcome unknown"
     TRIED_AGAIN = "tried again"
-    ENDED = "deleted, or the gateway closes"
+    MOVED = "led elsewhere"
+    ENDED = "deleted, handed over, or the gateway closes"
 
 
 PARTITION_TABLE: Final[StateTable[State, Event]] = {
@@ -49,8 +52,9 @@ PARTITION_TABLE: Final[StateTable[State, Event]] = {
         Event.OUTCOME_UNKNOWN: State.STALLED,
         Event.ENDED: State.GONE,
     },
-    State.OPEN: {Event.OUTCOME_UNKNOWN: State.STALLED, Event.ENDED: State.GONE},
+    State.OPEN: {Event.OUTCOME_UNKNOWN: State.STALLED, Event.MOVED: State.LEAVING, Event.ENDED: State.GONE},
     State.STALLED: {Event.TRIED_AGAIN: State.REOPENING, Event.ENDED: State.GONE},
     State.REOPENING: {Event.READ: State.RESUMING, Event.FAILED: State.STALLED, Event.ENDED: State.GONE},
+    State.LEAVING: {Event.ENDED: State.GONE},
     State.GONE: {},
 }

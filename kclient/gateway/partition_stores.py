@@ -13,6 +13,7 @@ from kclient.htp.port import CAP_FENCED_SENDS, CAP_ORDINAL_POSITIONS
 
 if TYPE_CHECKING:
     from kclient.gateway.extents import PartitionStore
+    from kclient.gateway.fenced_writer import FencedWriter
     from kclient.gateway.ownership import HeldLease
     from kclient.htp.port import Broker, Manager, OpenTopic, Place, TopicSettings
     from kclient.memory_ledger import MemoryPart
@@ -22,6 +23,7 @@ def shared_store(
     manager: Manager,
     broker: Broker,
     lease: HeldLease,
+    writer: FencedWriter,
     memory: MemoryPart,
     wall_ms: Callable[[], int],
     spawn: Callable[..., object],
@@ -35,7 +37,7 @@ def shared_store(
         fenced = CAP_FENCED_SENDS in broker.capabilities
         encoding = (lambda *_: ORDINALS) if fenced else ordinals_with_epochs
         ordinals = ExtentStore(manager, broker, lease, wall_ms, encoding, now)
-    return SharedStore(ordinals, manager, lease, memory, wall_ms, spawn)
+    return SharedStore(ordinals, manager, writer, memory, wall_ms, spawn)
 
 
 class PartitionStores:

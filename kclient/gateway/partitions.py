@@ -16,12 +16,13 @@ from kclient.gateway.partition_states import State
 from kclient.gateway.takeover import Takeover
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from kclient.gateway.clock import Clock
     from kclient.gateway.extents import PartitionStore
+    from kclient.gateway.fenced_writer import FencedWriter
     from kclient.gateway.leadership import Leader, Leadership
-    from kclient.gateway.ownership import HeldLease
+    from kclient.gateway.partition_life import Readiness
     from kclient.gateway.producer_windows import ProducerLimit
     from kclient.gateway.shields import Shields
     from kclient.gateway.topics.record import TopicRecord
@@ -70,9 +71,10 @@ class PartitionTable:
     Args:
         topics: Whose partitions they are.
         manager: Keeps their checkpoints.
+        writer: Writes these.
         store: Keeps their messages.
-        lease: Under which checkpoints are written.
         leadership: Which of them this gateway leads, and under which epoch.
+        releases: When those may be opened that others have led.
         clock: What time it is.
         producers: How many producers the logs may remember.
         memory: What the gateway holds.
@@ -86,9 +88,10 @@ class PartitionTable:
         topics: TopicTable,
         *,
         manager: Manager,
+        writer: FencedWriter,
         store: PartitionStore,
-        lease: HeldLease,
         leadership: Leadership,
+        releases: Readiness,
         clock: Clock,
         producers: ProducerLimit,
         memory: MemoryPart,
@@ -98,12 +101,13 @@ class PartitionTable:
     ) -> None:
         self._topics = topics
         self._leadership = leadership
-        self._checkpoints = Checkpoints(manager, lease, memory)
+        self._checkpoints = Checkpoints(manager, writer, memory)
         spawn = _while_it_runs(spawn)
         aborted = AbortedRows(manager)
         self._around = Surroundings(
             store, clock, producers, self._checkpoints, memory.account("partitions"), appends, aborted, leadership,
-            Openings(spawn), Takeover(store, self._checkpoints, aborted, producers, clock.wall_ms), shields, spawn,
+            releases, Openings(spawn), Takeover(store, self._checkpoints, aborted, producers, clock.wall_ms), shields,
+            spawn,
         )  # fmt: skip
 
     async def load(self) -> None:
@@ -158,13 +162,35 @@ class PartitionTable:
             for partition in changed:
                 await saving.enter_async_context(partition.checkpoints.saving)
             rows: dict[str, bytes] = {}
+            units = set()
             for partition in changed:
                 if partition.state is State.OPEN:
                     rows |= partition.checkpoints.rows()
+                    units.add(partition.unit)
             if rows:
-                await self._checkpoints.write(rows)
+                await self._checkpoints.write(rows, units)
             store = self._around.store
             await store.save([partition.stored_in for partition in changed if partition.state is State.OPEN])
+
+    async def take_moved(self, pause: Callable[[], Awaitable[None]]) -> list[tuple[TopicRecord, Partition]]:
+        """Take those out that another gateway leads by now: nobody finds them here any more.
+
+        Args:
+            pause: Where others have their turn.
+
+        Returns:
+            Those whose last checkpoint can be written, once they are settled.
+        """
+        found: list[tuple[TopicRecord, Partition]] = []
+        for record in self._topics.all():
+            for index, partition in list(record.logs.items()):
+                if not self._leadership.leads(record, index) and record.logs.get(index) is partition:
+                    del record.logs[index]
+                    partition.move()
+                    if partition.state is State.LEAVING:
+                        found.append((record, partition))
+                await pause()
+        return found
 
     def close(self) -> None:
         """End every partition; appends still on their way were waited for before."""

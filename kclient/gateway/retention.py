@@ -180,9 +180,8 @@ class Retention:
         for record in self._topics:
             for index in range(record.partitions):
                 partition = self._partitions.of(record, index)
-                if partition is None:  # the topic was deleted while the pass came to it
-                    break
-                yield record, partition
+                if partition is not None:  # else another gateway leads it, or the topic was deleted meanwhile
+                    yield record, partition
 
     async def _apply_or_warn(self, record: TopicRecord, partition: Partition, look: _Look) -> None:
         try:

@@ -16,7 +16,7 @@ from kclient.concurrency import first_leaf
 from kclient.errors import KafkaError
 from kclient.gateway import log as log_module
 from kclient.gateway.append import Append, AppendState
-from kclient.gateway.leadership import SoleLeader
+from kclient.gateway.leadership import AssignedLeadership
 from kclient.gateway.log import Checkpoint, PartitionLog
 from kclient.gateway.partition import Partition
 from kclient.gateway.undecided import Undecided
@@ -160,11 +160,11 @@ def _what_is_not_known_counts_as_stored() -> AbstractContextManager[Any]:
 
 
 def _the_old_epoch_is_not_sealed() -> AbstractContextManager[Any]:
-    async def the_same(_: SoleLeader, __: object, above: int, *, since: int) -> int:
+    async def the_same(_: AssignedLeadership, __: object, above: int, *, since: int) -> int:
         await trio.lowlevel.checkpoint()
         return above
 
-    return mock.patch.object(SoleLeader, "raise_epoch", the_same)
+    return mock.patch.object(AssignedLeadership, "raise_epoch", the_same)
 
 
 SOON = [

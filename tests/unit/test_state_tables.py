@@ -30,7 +30,6 @@ from kclient.consumer.subscription import POSITION_TABLE, PositionEvent, Positio
 from kclient.errors import IllegalStateError
 from kclient.gateway.append import SUCCESSORS as APPEND_SUCCESSORS
 from kclient.gateway.append import AppendState
-from kclient.gateway.assignment.unit_states import UNIT_TABLE, UnitEvent, UnitState
 from kclient.gateway.groups.states import GROUP_TABLE, GroupEvent, GroupState
 from kclient.gateway.membership.states import GATEWAY_TABLE, GatewayEvent, GatewayState
 from kclient.gateway.partition_states import PARTITION_TABLE
@@ -78,7 +77,6 @@ MACHINES = {
     "partition": Machine(PARTITION_TABLE, PartitionState, PartitionEvent, "gateway.md"),
     "position": Machine(POSITION_TABLE, PositionState, PositionEvent, "fetching.md"),
     "producer id": Machine(PRODUCER_ID_TABLE, ProducerIdPhase, ProducerIdEvent, "producer.md"),
-    "unit": Machine(UNIT_TABLE, UnitState, UnitEvent, "several-gateways.md"),
     "session": Machine(SESSION_TABLE, SessionState, SessionEvent, "connection.md"),
 }
 

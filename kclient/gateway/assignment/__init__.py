@@ -2,7 +2,6 @@
 
 - `rendezvous.py`: the gateway that a unit belongs to, among some.
 - `generations.py`: which gateways there were from when on; leaders and their epochs follow from that.
-- `unit_states.py`: what one gateway has to do with a unit, from its being assigned to its being handed over.
 """
 
 from kclient.gateway.assignment.generations import Assigned as Assigned

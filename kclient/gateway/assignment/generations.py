@@ -72,6 +72,22 @@ class Generations:
         """The gateway that clients send their administration to."""
         return min(self.newest.members)
 
+    @property
+    def everything(self) -> Assigned | None:
+        """Who leads every unit, and under which epoch; None if that is not one gateway, or not one epoch."""
+        newest = self._newest_first[0]
+        if len(newest.members) > 1:
+            return None
+        ((node_id, run),) = newest.members.items()
+        since = newest.number
+        for each in self._newest_first[1:]:
+            if each.members.get(node_id) != run:
+                break
+            if len(each.members) > 1:
+                return None
+            since = each.number
+        return Assigned(node_id, since)
+
     def followed_by(self, members: Mapping[int, int], above: int = 0) -> Generations:
         """These with one more.
 
@@ -88,8 +104,16 @@ class Generations:
         kept = self.kept if len(self.kept) < 2 * KEPT else self.kept[KEPT:]
         return Generations([*kept, Generation(number, dict(members))])
 
+    def owner(self, unit: int) -> int:
+        """The number of the gateway that leads a unit.
+
+        Args:
+            unit: Its `fingerprint`.
+        """
+        return chosen(unit, self._newest_first[0].members)
+
     def leader(self, unit: int) -> Assigned:
-        """Who leads a unit.
+        """The same, and under which epoch.
 
         Args:
             unit: Its `fingerprint`.
@@ -102,6 +126,23 @@ class Generations:
                 break
             since = each.number
         return Assigned(node_id, since)
+
+    def former(self, unit: int) -> dict[tuple[int, int], int]:
+        """Who has led a unit before: number and run of each gateway, and the generation that took it away last.
+
+        Args:
+            unit: Its `fingerprint`.
+        """
+        found: dict[tuple[int, int], int] = {}
+        following: Generation | None = None
+        leader: tuple[int, int] | None = None
+        for each in self._newest_first:
+            node_id = chosen(unit, each.members)
+            before = node_id, each.members[node_id]
+            if following is not None and before != leader:
+                found.setdefault(before, following.number)
+            following, leader = each, before
+        return found
 
     def moves(self, following: Generations, units: Iterable[int]) -> list[Move]:
         """What changes for some units when other generations come in the place of these.

@@ -16,6 +16,7 @@ from kclient.gateway.groups.kinds import KINDS
 from kclient.gateway.groups.loading import GroupLoader
 from kclient.gateway.groups.membership import ClassicMembership
 from kclient.gateway.groups.memory import GroupMemory
+from kclient.gateway.groups.moving import GroupMoves
 from kclient.gateway.groups.table import GroupTable
 from kclient.gateway.groups.writer import GroupWriter
 
@@ -106,17 +107,22 @@ class GroupCoordinator:
         self.loader: GroupLoader = GroupLoader(
             self.table,
             manager=manager, writer=self._writer, topics=topics, deleted_topics=deleted_topics,
-            leadership=leadership, unreadable=unreadable, clock=clock,
+            unreadable=unreadable, clock=clock,
         )  # fmt: skip
+        self.moves: GroupMoves = GroupMoves(self.table, self.loader, self._writer, leadership, queue.flow())
 
     async def start(self) -> None:
         """Load what is stored and begin to keep time; the catalogue of topics has been loaded before."""
-        await self.loader.load()
+        await self.moves.load()
         if self.table.groups:
             logger.info("loaded %d groups", len(self.table.groups), extra=self._log_fields)
         self._clockwork.schedule(_EXPIRY, self.expiry.next_check())
         self._spawn(self._writer.run, name="group writer")
         self._spawn(self._keep_time, name="group timers")
+        self._spawn(self._follow, name="groups that move")
+
+    async def _follow(self) -> None:
+        await self.moves.run()
 
     async def _keep_time(self) -> None:
         await self._clockwork.run(self._fire)

@@ -1,10 +1,10 @@
-"""Reads groups and offsets from the store when the gateway starts."""
+"""Reads groups and offsets from the store when this gateway begins to coordinate them."""
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import TYPE_CHECKING, Final
 
 from kclient.gateway.groups.kinds import ForeignGroup
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from kclient.gateway.groups.deleted_topics import DeletedTopics
     from kclient.gateway.groups.table import GroupTable
     from kclient.gateway.groups.writer import GroupWriter
-    from kclient.gateway.leadership import Leadership
     from kclient.gateway.rows.groups import CommittedOffset
     from kclient.gateway.topics.table import TopicTable
     from kclient.htp.port import Manager, Versioned
@@ -39,7 +38,6 @@ class GroupLoader:
         writer: Removes those that have outlived their time.
         topics: Of which offsets were committed; they have been loaded before.
         deleted_topics: Whose offsets the store still has.
-        leadership: Tells which groups are coordinated here.
         unreadable: Whether nobody knows how long offsets are kept, since the settings could not be read.
         clock: What time it is.
     """
@@ -52,7 +50,6 @@ class GroupLoader:
         writer: GroupWriter,
         topics: TopicTable,
         deleted_topics: DeletedTopics,
-        leadership: Leadership,
         unreadable: Live[bool],
         clock: Clock,
     ) -> None:
@@ -61,18 +58,24 @@ class GroupLoader:
         self._writer = writer
         self._topics = topics
         self._deleted_topics = deleted_topics
-        self._leadership = leadership
         self._unreadable = unreadable
         self._clock = clock
 
-    async def load(self) -> None:
-        """Read everything. Members have one session timeout to be heard of."""
+    async def load(self, wanted: Callable[[str], bool]) -> None:
+        """Read everything of some groups. Members have one session timeout to be heard of.
+
+        Args:
+            wanted: Whether it is a group of them, by its name: one that is coordinated here, and not in the table.
+
+        Raises:
+            HtpError: The store failed.
+        """
         unread: set[str] = set()
         async for page in scan_pages(self._manager, keys.GROUPS):
-            unread |= self._load_groups(page)
+            unread |= self._load_groups(page, wanted)
         kept: Counter[str] = Counter()
         async for page in scan_pages(self._manager, keys.OFFSETS):
-            self.load_offsets(page, unread, kept)
+            self.load_offsets(page, unread, kept, wanted)
         for name, count in kept.items():
             logger.error(
                 "%d committed offsets of a topic %s count as not committed: they were made for one of another id, or "
@@ -81,12 +84,12 @@ class GroupLoader:
                 count, name,
             )  # fmt: skip
 
-    def _load_groups(self, found: Mapping[str, Versioned]) -> set[str]:
+    def _load_groups(self, found: Mapping[str, Versioned], wanted: Callable[[str], bool]) -> set[str]:
         """Restore some groups; those whose rows cannot be read."""
         unread = set()
         for key, value in found.items():
             group_id = keys.parse_group_key(key)
-            if not self._leadership.coordinates(group_id):
+            if not wanted(group_id) or group_id in self._table.groups:
                 continue
             try:
                 self._load_group(group_id, value.value)
@@ -115,13 +118,20 @@ class GroupLoader:
         managed = table.create(group_id, since_ms, type_name)
         table.perform(managed, managed.group.restore(snapshot, self._clock.now()))
 
-    def load_offsets(self, found: Mapping[str, Versioned], unread: Container[str], kept: Counter[str]) -> None:
+    def load_offsets(
+        self,
+        found: Mapping[str, Versioned],
+        unread: Container[str],
+        kept: Counter[str],
+        wanted: Callable[[str], bool],
+    ) -> None:
         """Restore some offsets.
 
         Args:
             found: Their rows.
             unread: The groups whose rows cannot be read.
             kept: Counts, by topic, those that belong to none that is there.
+            wanted: Whether a group is one of those that are to be read.
         """
         outlived: dict[str, dict[str, None]] = {}
         for key, value in found.items():
@@ -135,7 +145,7 @@ class GroupLoader:
                     key.removeprefix(keys.OFFSETS), error,
                 )  # fmt: skip
                 continue
-            if not self._leadership.coordinates(group_id):
+            if not wanted(group_id):
                 continue
             topics, name = self._topics, partition.topic
             record = topics.get(name)

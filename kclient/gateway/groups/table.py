@@ -74,6 +74,8 @@ class GroupTable:
         self.groups: dict[str, ManagedGroup] = {}
         self.leaving: dict[str, deque[ManagedGroup]] = {}
         """Groups that are deleted, and whose rows are still there, by name: the oldest first."""
+        self.loading: bool = True
+        """Whether groups that are coordinated here may not be in it yet."""
         self.closed: bool = False
         """Whether nothing is taken any more."""
         self._memory = memory
@@ -121,6 +123,15 @@ class GroupTable:
         for managed in list(self.groups.values()):
             self.perform(managed, managed.group.unload())
         self._answer_some(float("inf"))
+
+    def unload(self, managed: ManagedGroup) -> None:
+        """Another gateway coordinates a group: whoever waits is told, and it is in the table no more."""
+        self.perform(managed, managed.group.unload())
+        group_id = managed.group.group_id
+        if self.groups.get(group_id) is managed:
+            del self.groups[group_id]
+            self._clockwork.cancel(group_id)
+            managed.holding.close()
 
     # What state machines ask for
 

@@ -67,9 +67,28 @@ Rows: TypeAlias = "Mapping[str, Row] | Parts"
 class Claims(Protocol):
     """What says that this gateway coordinates a group, where several gateways serve a store."""
 
-    def of(self, group_id: str) -> Mapping[str, int]:
-        """Rows and their versions: whoever takes the group over changes one, and nothing is written for it here."""
+    def of(self, group_id: str) -> Mapping[str, int] | None:
+        """Rows and their versions: whoever takes the group over changes one, and nothing is written for it here.
+
+        None if it is known already that another gateway coordinates it.
+        """
         ...
+
+    async def renew(self) -> None:
+        """One of the rows has another version: find out what they are now. Raises `HtpError` if the store fails."""
+        ...
+
+
+class _LostError(Exception):
+    """Another gateway coordinates the groups of some writes.
+
+    Args:
+        writes: These.
+    """
+
+    def __init__(self, writes: list[Write]) -> None:
+        super().__init__(", ".join(sorted({write.group_id[:300] for write in writes})))
+        self.writes = writes
 
 
 class Write(Completion[ErrorCode]):
@@ -253,9 +272,9 @@ class GroupWriter:
         try:
             ended = await work
             error = ErrorCode.NONE
-        except ConflictError as conflict:
+        except _LostError as lost:
             error = ErrorCode.NOT_COORDINATOR
-            logger.warning("another gateway coordinates %s: %s", writes[0].group_id[:300], conflict)
+            logger.warning("another gateway coordinates %s", lost)
         except KafkaError as failure:
             error = ErrorCode(code_of(failure, Role.GROUPS, told=True))
             logger.error("groups and offsets could not be stored: %s", failure)
@@ -281,48 +300,68 @@ class GroupWriter:
         while batch:
             try:
                 rows = chain.from_iterable(write.all() for write in batch)
-                await self._commit_rows(rows, self._claimed(batch), Pace(self._flow))
-            except ConflictError as conflict:
-                lost = [write for write in batch if conflict.key in self._claimed([write])]
-                if not lost:
-                    raise
-                batch[:] = [write for write in batch if write not in lost]
-                await self._lose(lost, conflict)
+                await self._commit_rows(rows, batch, Pace(self._flow))
+            except _LostError as lost:
+                batch[:] = [write for write in batch if write not in lost.writes]
+                logger.warning("another gateway coordinates %s", lost)
+                await self._finish([write.finish(ErrorCode.NOT_COORDINATOR) for write in lost.writes])
             else:
                 break
         return True
 
-    async def _lose(self, writes: list[Write], conflict: ConflictError) -> None:
-        names = sorted({write.group_id[:300] for write in writes})
-        logger.warning("another gateway coordinates %s: %s", ", ".join(names), conflict)
-        await self._finish([write.finish(ErrorCode.NOT_COORDINATOR) for write in writes])
+    def _claimed(self, writes: list[Write]) -> dict[str, int]:
+        """What rows have to have which versions so that these groups are coordinated here.
 
-    def _claimed(self, writes: Iterable[Write]) -> dict[str, int]:
-        """What rows have to have which versions so that these groups are coordinated here."""
+        Raises:
+            _LostError: Some are not.
+        """
         claims, found = self._claims, dict[str, int]()
+        lost: list[Write] = []
         if claims is not None:
             for write in writes:
-                found.update(claims.of(write.group_id))
+                claimed = claims.of(write.group_id)
+                if claimed is None:
+                    lost.append(write)
+                else:
+                    found.update(claimed)
+        if lost:
+            raise _LostError(lost)
         return found
 
     async def _commit_part(self, write: Write) -> bool:
         """Make rows of a large write and store them, a commit's worth; whether there are no more."""
         pace = Pace(self._flow)
         part = _Part(write.steps)
-        await self._commit_rows(part, self._claimed([write]), pace)
+        await self._commit_rows(part, [write], pace)
         if not isinstance(write.rows, Mapping):
             await to_the_end(iter(write.rows.stored()), pace)  # cancelled or not: it is stored
         return part.last
 
-    async def _commit_rows(self, rows: Iterable[tuple[str, Row]], expect: Mapping[str, int], pace: Pace) -> None:
+    async def _commit_rows(self, rows: Iterable[tuple[str, Row]], writes: list[Write], pace: Pace) -> None:
         merged: dict[str, Row] = {}  # of several versions of one row the last alone is made
         for key, row in rows:
             if pace.over:
                 await pace.pause()
             merged[key] = row
         made = {key: await self._made(row, pace) if callable(row) else row for key, row in merged.items()}
-        if made:
-            await self._manager.commit(made, expect, lease=self._lease.current)
+        while made:
+            expected = self._claimed(writes)
+            try:
+                await self._manager.commit(made, expected, lease=self._lease.current)
+            except ConflictError as conflict:
+                if self._claims is None or conflict.key not in expected:
+                    raise
+                await self._claims.renew()
+                self._check_renewed(writes, conflict.key, expected[conflict.key])
+            else:
+                return
+
+    def _check_renewed(self, writes: list[Write], key: str, version: int) -> None:
+        """Raise `_LostError` for those whose claims are what they were when one of their rows had another version."""
+        assert self._claims is not None
+        lost = [write for write in writes if (self._claims.of(write.group_id) or {}).get(key) == version]
+        if lost:
+            raise _LostError(lost)
 
     @staticmethod
     async def _made(row: Callable[[], Generator[None, None, bytes]], pace: Pace) -> bytes:

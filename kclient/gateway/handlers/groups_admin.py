@@ -58,6 +58,8 @@ class ListGroupsHandler(Handler):
         return cast("Begun", started(self._begin(request, context.connection)))
 
     def _begin(self, request: ListGroupsRequest, client: ConnectionContext) -> Work:
+        if self._table.loading:
+            return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         states = {state.lower() for state in request.states_filter}
         types = {kind.lower() for kind in request.types_filter}
         listed: list[Group] = []

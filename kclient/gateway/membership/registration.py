@@ -14,8 +14,9 @@ import anyio
 from kclient.concurrency import to_the_end
 from kclient.gateway import ownership
 from kclient.gateway.membership.members import leases_by_number
+from kclient.gateway.ownership import HeldLease
 from kclient.gateway.rows.gateways import Endpoint, GatewayRow
-from kclient.gateway.rows.keys import GATEWAYS, gateway_key
+from kclient.gateway.rows.keys import GATEWAYS, gateway_key, released_key
 from kclient.htp.errors import FencedError, HtpError, LeaseHeldError
 from kclient.htp.port import Lease, LeaseInfo, Manager
 from kclient.htp.rows import scan_pages
@@ -43,14 +44,19 @@ class Registration:
         self.run: str = secrets.token_hex(8)
         """Tells this start of the gateway from all others of its number."""
         self._node_id = -1
-        self._lease: Lease | None = None
+        self._held: HeldLease | None = None
         """Until it is given back."""
 
     @property
+    def held(self) -> HeldLease:
+        """The lease under which it is registered."""
+        assert self._held is not None
+        return self._held
+
+    @property
     def lease(self) -> Lease:
-        """Under which it is registered."""
-        assert self._lease is not None
-        return self._lease
+        """The same, as it was renewed last."""
+        return self.held.current
 
     async def allot(self) -> int:
         """Get a number that no other gateway has: the smallest that one has had and that is free, else a new one.
@@ -79,7 +85,7 @@ class Registration:
         Raises:
             HtpError: The store failed.
         """
-        if self._lease is not None:
+        if self._held is not None:
             return  # it was allotted
         over: LeaseInfo | None = None
         while True:
@@ -98,7 +104,7 @@ class Registration:
             with suppress(ValueError):
                 above = GatewayRow.decode(found.value).epoch
         holder, ttl = f"node-{node_id}/{self.run}", ownership.LEASE_S
-        self._lease = await self._manager.acquire(key, holder, ttl, above=above, over=over)
+        self._held = HeldLease(await self._manager.acquire(key, holder, ttl, above=above, over=over))
         self._node_id = node_id
 
     async def remove_others(self, store_lease: Lease) -> None:
@@ -139,7 +145,7 @@ class Registration:
         while True:
             await anyio.sleep(ownership.LEASE_S / 3)
             try:
-                self._lease = await self._manager.renew(self.lease)
+                self.held.current = await self._manager.renew(self.lease)
             except FencedError:
                 logger.error("another gateway with node.id=%d has started: this one stops", self._node_id)
                 raise
@@ -152,13 +158,16 @@ class Registration:
         Raises:
             HtpError: The store does not take it; `give_back` tries once more.
         """
-        lease = self._lease
-        if lease is None:
+        held = self._held
+        if held is None:
             return
+        lease = held.current
+        held.give_up()
         with suppress(FencedError):  # the number is another one's, and so is the row
-            await self._manager.commit({gateway_key(self._node_id): None}, lease=lease)
+            rows = dict.fromkeys([gateway_key(self._node_id), released_key(self._node_id)])
+            await self._manager.commit(rows, lease=lease)
         await self._manager.release(lease)
-        self._lease = None
+        self._held = None
 
     async def give_back(self) -> None:
         """Where `leave` has not: else the others take it for lost only when the lease has run out."""
@@ -167,5 +176,5 @@ class Registration:
             with anyio.move_on_after(_GIVE_BACK_S), suppress(HtpError):
                 await self.leave()
 
-        if self._lease is not None:
+        if self._held is not None:
             await to_the_end(leave)

@@ -17,6 +17,8 @@ key                            row                                              
 `kafka/config/broker`          what AlterConfigs has set, `broker.encode_settings`            `gateway.dynamic_config`
 `kafka/producer-ids`           the first producer id that is free, a `numbers.NumberRow`      `gateway.producer_ids`
 `kafka/leader-epoch`           above it no leader epoch was given, a `numbers.NumberRow`      `gateway.ownership`
+`kafka/assignment`             who serves from when on, `assignment.encode_generations`       `cluster_generations`
+`kafka/released/N`             what a gateway has handed over, `assignment.ReleasedRow`       `gateway.releases`
 `kafka/node/N`                 a gateway that serves the store, `gateways.GatewayRow`         `gateway.membership`
 `kafka/cluster-id`             what clients know the store by, `broker.encode_cluster_id`     `gateway.identity`
 `group/GROUP`                  a group and its members, `groups.encode_group_steps`           `gateway.groups`

@@ -11,6 +11,7 @@ from kclient.errors import KafkaError
 from kclient.gateway.mapping import mapping_for
 from kclient.gateway.rows import keys
 from kclient.gateway.rows.aborted import decode_chunk
+from kclient.gateway.rows.assignment import ReleasedRow, decode_generations
 from kclient.gateway.rows.broker import decode_cluster_id, decode_settings
 from kclient.gateway.rows.extents import decode_chunks, decode_extents
 from kclient.gateway.rows.gateways import GatewayRow
@@ -52,6 +53,11 @@ def _gateway(key: str, row: bytes) -> object:
     return None
 
 
+def _released(key: str, row: bytes) -> object:
+    keys.parse_released_key(key)
+    return ReleasedRow.decode(row)
+
+
 def _by(decode: Callable[[bytes], Any]) -> Callable[[str, bytes], object]:
     return lambda _, row: decode(row)
 
@@ -71,6 +77,8 @@ _READERS: Final[dict[str, Callable[[str, bytes], object]]] = {
     keys.PRODUCER_IDS: _by(PRODUCER_IDS.decode),
     keys.LEADER_EPOCH: _by(LEADER_EPOCH.decode),
     keys.CLUSTER_ID: _by(decode_cluster_id),
+    keys.ASSIGNMENT: _by(decode_generations),
+    keys.RELEASED: _released,
     keys.GATEWAYS: _gateway,
     keys.GROUPS: _group,
     keys.OFFSETS: _offset,
@@ -95,6 +103,8 @@ _KINDS: Final = {
     keys.PRODUCER_IDS: "producer ids",
     keys.LEADER_EPOCH: "leader epoch",
     keys.CLUSTER_ID: "cluster id",
+    keys.ASSIGNMENT: "generations of gateways",
+    keys.RELEASED: "hand-over of a gateway",
     keys.GATEWAYS: "gateway",
     keys.GROUPS: "group",
     keys.OFFSETS: "committed offset",

@@ -28,7 +28,7 @@ ENTRIES: Final = "kafka/entries/"
 ABORTED: Final = "kafka/aborted/"
 """Aborted transactions of a partition, by topic id and number, and the number of the chunk."""
 UNITS: Final = "kafka/unit/"
-"""The leader epoch of a unit, today a partition, that has one of its own, by topic id and number."""
+"""The leader epoch of a unit that has one of its own, by topic id and number."""
 GROUPS: Final = "group/"
 """A group with its members; one that only commits offsets has no row."""
 OFFSETS: Final = "group-offset/"
@@ -43,8 +43,12 @@ CLUSTER_ID: Final = "kafka/cluster-id"
 """The id of the cluster, which is the store's."""
 GATEWAYS: Final = "kafka/node/"
 """A gateway that serves the store, by its number; the lease of this name says whether it lives."""
+ASSIGNMENT: Final = "kafka/assignment"
+"""The generations of gateways, from which follows who leads what."""
+RELEASED: Final = "kafka/released/"
+"""Up to which generation a gateway has handed over what it led before, by its number."""
 LEASE: Final = "kafka/gateway"
-"""The right to serve the store. Its epoch is the leader epoch of every unit that has none of its own."""
+"""The right to serve the store. Its epoch numbers the generation that begins with it."""
 FIRST_LEASES: Final = "kafka/gateway/"
 """The first versions had a lease for each node.id, and let the leader epochs go backwards when that was changed."""
 
@@ -127,6 +131,16 @@ def gateway_key(node_id: int) -> str:
 def parse_gateway_key(key: str) -> int:
     """The gateway that a key of `gateway_key` names. Raises `ValueError` if it is not such a key."""
     return parse_number(key.removeprefix(GATEWAYS).encode(), 0, INT32_MAX)
+
+
+def released_key(node_id: int) -> str:
+    """The key of what a gateway has handed over."""
+    return f"{RELEASED}{node_id}"
+
+
+def parse_released_key(key: str) -> int:
+    """The gateway that a key of `released_key` names. Raises `ValueError` if it is not such a key."""
+    return parse_number(key.removeprefix(RELEASED).encode(), 0, INT32_MAX)
 
 
 def of_topic(topic_id: bytes) -> tuple[str, ...]:

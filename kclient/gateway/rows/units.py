@@ -12,13 +12,13 @@ _FORMAT: Final = 1
 class UnitRow(NamedTuple):
     """A unit's leader epoch, and whose it is."""
 
-    gateway_epoch: int
-    """Of the gateway that leads it under this epoch; under a later one it has another."""
+    given: int
+    """That which the generations of gateways gave it meanwhile; where they give a later one, this row means nothing."""
     epoch: int
 
     def encode(self) -> bytes:
         """The row."""
-        return seal(dump({"format": _FORMAT, "gateway": self.gateway_epoch, "epoch": self.epoch}))
+        return seal(dump({"format": _FORMAT, "gateway": self.given, "epoch": self.epoch}))
 
     @classmethod
     def decode(cls, row: bytes) -> UnitRow:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
@@ -88,6 +88,7 @@ class TopicCatalogue:
         resolve: Works out the settings in force of a topic with these overrides: the broker's settings may change.
         num_partitions: Of a topic of which nobody says how many.
         replication_factor: What such a topic shows.
+        living: Tells which runs of gateways live; None where there can be no other.
     """
 
     def __init__(
@@ -107,8 +108,10 @@ class TopicCatalogue:
         resolve: Resolve,
         num_partitions: Live[int],
         replication_factor: Live[int],
+        living: Callable[[], Awaitable[Container[str]]] | None = None,
     ) -> None:
         self._topics = topics
+        self._living = living
         self._offsets = offsets
         self._mapping = mapping
         self._num_partitions = num_partitions
@@ -210,6 +213,8 @@ class TopicCatalogue:
                         logger.info("another gateway changes topic %s: %s", name, error)
                         conflict = error
             if anyio.current_time() >= until:
+                if name in await self.adopt():
+                    continue
                 text = f"Topic '{name}' is being created, changed or deleted by another gateway: try again"
                 raise busy(text) from conflict
             await anyio.sleep(_AGAIN_S)
@@ -217,8 +222,39 @@ class TopicCatalogue:
     # Loading
 
     async def load(self) -> None:
-        """Read the catalogue, and what the last run left half done: `sweep` finishes that."""
+        """Read the catalogue, and what runs that have ended left half done: `sweep` finishes that."""
         await self._loader.load()
+        if self._living is not None:
+            await self.adopt()
+            return
+        self._topics.left.update({name: intent for name, (intent, _) in (await self._loader.intents()).items()})
+
+    async def adopt(self) -> set[str]:
+        """Make one's own what gateways that have ended left half done: `sweep` finishes it.
+
+        Returns:
+            The names of the topics.
+
+        Raises:
+            HtpError: The store failed; then it may be called again.
+        """
+        if self._living is None:
+            return set()
+        adopted = set()
+        intents = await self._loader.intents()
+        living = await self._living() if intents else ()  # whoever wrote one had registered before
+        for name, (intent, version) in intents.items():
+            if intent.run == self._run or intent.run in living:
+                continue
+            async with self._changing.hold(name):
+                if await self._remains.adopt(name, intent, version):
+                    adopted.add(name)
+        return adopted
+
+    async def finish_for_others(self) -> None:
+        """Do what gateways that have ended left half done, now or later. Raises `HtpError` if the store fails."""
+        if await self.adopt():
+            await self.sweep()
 
     async def refresh(self, name: str) -> None:
         """See what the row of a topic says, which another gateway may have changed, and have it in force.

@@ -40,24 +40,33 @@ class TopicLoader:
         self._lease = lease
 
     async def load(self) -> None:
-        """Read all topics, and what the last run left half done: `TopicCatalogue.sweep` finishes that."""
+        """Read all topics."""
         async for page in scan_pages(self._manager, TOPICS):
             await self.load_rows({key.removeprefix(TOPICS): row for key, row in page.items()})
+
+    async def intents(self) -> dict[str, tuple[Intent, int]]:
+        """What is being made, changed and removed, by topic, and the versions of the rows that say so.
+
+        Of topics whose rows are damaged nothing is served.
+        """
+        found = {}
         async for page in scan_pages(self._manager, INTENTS):
             for key, row in page.items():
                 name = key.removeprefix(INTENTS)
                 try:
-                    self._topics.left[name] = Intent.of(row.value)
+                    found[name] = Intent.of(row.value), row.version
                 except (ValueError, KafkaError) as error:
-                    self._damaged_intent(name, error)
-
-    def _damaged_intent(self, name: str, error: Exception) -> None:
-        record = self._topics.get(name)
-        if record is None:
-            self._not_served(name, f"what its deletion left cannot be removed, its intent is damaged: {error}")
-        else:  # of a growth: what that has left is no partition's, and whoever grows the topic removes it
-            logger.warning("the intent of topic %s, which was to grow, is damaged, and is removed: %s", name, error)
-            self._topics.left[name] = Intent(record.mapping, record.topic_id)
+                    record = self._topics.get(name)
+                    if record is None:
+                        text = f"what its deletion left cannot be removed, its intent is damaged: {error}"
+                        self._not_served(name, text)
+                        continue
+                    # of a growth: what that has left is no partition's, and whoever grows the topic removes it
+                    logger.warning(
+                        "the intent of topic %s, which was to grow, is damaged, and is removed: %s", name, error
+                    )
+                    found[name] = Intent(record.mapping, record.topic_id), row.version
+        return found
 
     async def load_rows(self, rows: dict[str, Versioned]) -> None:
         """Add topics to the table that these rows, by name, tell of; those whose rows cannot be read are damaged."""

@@ -134,6 +134,28 @@ class TopicRemains:
         self._retry()
         return True
 
+    async def adopt(self, name: str, intent: Intent, version: int) -> bool:
+        """Take over what the gateway that had an intent has not finished: nobody else does from then on.
+
+        Args:
+            name: Of the topic.
+            intent: Whose gateway has ended.
+            version: Of its row.
+
+        Returns:
+            False if it has gone, or another gateway was faster.
+
+        Raises:
+            HtpError: The store failed.
+        """
+        own, key = Intent(intent.mapping, intent.topic_id, self._run), intent_key(name)
+        try:
+            await self._manager.commit({key: own.row()}, {key: version}, lease=self._lease.current)
+        except ConflictError:
+            return False
+        self._topics.left[name] = own
+        return True
+
     async def deleted(self, record: TopicRecord) -> None:
         """A topic's row has been removed: it has gone, and what is left of it goes now or later."""
         record.gone = True
@@ -176,8 +198,7 @@ class TopicRemains:
                 await self._loader.load_rows({name: row})
         else:
             logger.info("removing what is left of topic %s", name)
-            lease, topic_id = self._lease.current, intent.topic_id
-            epoch = lease.epoch if topic_id is None else self._epochs.greatest_epoch(topic_id)
+            lease, epoch = self._lease.current, self._epochs.greatest_epoch(intent.topic_id or b"")
             await intent.mapping.delete(self._manager, self._broker, name, lease=lease, epoch=epoch)
             if intent.topic_id is not None:
                 for prefix in of_topic(intent.topic_id):

@@ -19,11 +19,12 @@ from kclient.gateway.rows.virtual import (
     encode_blocks,
     encode_entries,
 )
+from kclient.gateway.unit import ONE_UNIT, Unit
 from kclient.gateway.virtual.index import Block, IndexEntries, PartitionIndex
 from kclient.htp.rows import scan_pages
 
 if TYPE_CHECKING:
-    from kclient.gateway.ownership import HeldLease
+    from kclient.gateway.fenced_writer import FencedWriter
     from kclient.htp.port import Manager
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.log")
@@ -49,15 +50,16 @@ class IndexRows:
 
     Args:
         manager: Keeps the rows.
-        lease: Under which they are written.
+        writer: Writes them.
         topic_id: Of the topic.
         name: Of the topic, for messages.
     """
 
-    def __init__(self, manager: Manager, lease: HeldLease, topic_id: bytes, name: str) -> None:
+    def __init__(self, manager: Manager, writer: FencedWriter, topic_id: bytes, name: str) -> None:
         self._manager = manager
-        self._lease = lease
+        self._writer = writer
         self._topic_id = topic_id
+        self._unit = Unit(topic_id, ONE_UNIT)
         self._name = name
         self._stale: dict[str, None] = {}
         """Rows that mean nothing any more."""
@@ -156,6 +158,7 @@ class IndexRows:
             The blocks whose entries are all written now, and were not before.
 
         Raises:
+            FencedError: Another gateway leads the topic.
             HtpError: The store failed; then it is written the next time.
         """
         rows: dict[str, bytes | None] = dict.fromkeys(self._stale)
@@ -169,7 +172,7 @@ class IndexRows:
                 await anyio.lowlevel.checkpoint()
         rows[indexed_key(self._topic_id)] = IndexedRow(end, following).encode()
         rows |= others()
-        await self._manager.commit(rows, lease=self._lease.current)
+        await self._writer.commit(rows, (self._unit,))
         self._stale.clear()
         for index, changes, gone in written:
             index.saved = changes

@@ -18,7 +18,7 @@ from kclient.large_buffers import LargeBuffers
 
 if TYPE_CHECKING:
     from kclient.gateway.extents import PartitionStore
-    from kclient.gateway.ownership import HeldLease
+    from kclient.gateway.fenced_writer import FencedWriter
     from kclient.htp.port import Manager, OpenTopic, Place, TopicSettings
     from kclient.memory_ledger import MemoryPart
 
@@ -36,7 +36,7 @@ class SharedStore:
     Args:
         ordinals: Opens a topic so that its positions are the ordinals of its messages.
         manager: Keeps the rows of the index.
-        lease: Under which they are written.
+        writer: Writes them.
         memory: What the gateway holds.
         wall_ms: The time in milliseconds since the epoch.
         spawn: Starts a task of the gateway.
@@ -46,14 +46,14 @@ class SharedStore:
         self,
         ordinals: PartitionStore,
         manager: Manager,
-        lease: HeldLease,
+        writer: FencedWriter,
         memory: MemoryPart,
         wall_ms: Callable[[], int],
         spawn: Callable[..., object],
     ) -> None:
         self._ordinals = ordinals
         self._manager = manager
-        self._lease = lease
+        self._writer = writer
         self._wall_ms = wall_ms
         self._spawn = spawn
         self._kept = Kept(memory)
@@ -120,7 +120,7 @@ class SharedStore:
         await self.left(place)
         rows = self._rows.get(place)
         if rows is None:
-            rows = self._rows[place] = IndexRows(self._manager, self._lease, topic_id, str(place.topic))
+            rows = self._rows[place] = IndexRows(self._manager, self._writer, topic_id, str(place.topic))
         written = None
         if before is None:
             written = await rows.read()

@@ -18,6 +18,7 @@ __all__ = [
     "CAP_ORDINAL_POSITIONS",
     "CAP_POSITIONS",
     "CAP_SEGMENTS",
+    "CAP_SHARED",
     "DURABILITY_SYNCED",
     "DURABILITY_WRITTEN",
     "Broker",
@@ -46,6 +47,10 @@ CAP_FENCED_SENDS = "fenced_sends"
 Without it, whoever led before may go on, and a message whose outcome was unknown may become stored after it was looked
 for in vain. The gateway then has messages tell epochs (`kclient.gateway.extents`), and says that something is stored
 only while its lease lasts. Such a store has no `ordinal_positions`: the start of an epoch is a message without any."""
+CAP_SHARED = "shared"
+"""Several gateways may serve the store at once, each with its own lease, in a process or in several: each is told soon
+what others change, and nothing but epochs and versions keeps them apart. Needs `fenced_sends` and `ordinal_positions`.
+In the making: no store has it yet, and none should claim it."""
 CAP_DURABLE = "durable"
 """What was reported as synced, and what the manager has committed, outlives this process, however it ends."""
 

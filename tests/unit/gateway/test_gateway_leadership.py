@@ -15,7 +15,7 @@ from kclient.gateway.identity import Identity
 from kclient.gateway.leadership import GatewayNode, Leader
 from kclient.gateway.rows.keys import OFFSETS
 from kclient.gateway.topics.record import TopicRecord
-from kclient.gateway.unit_epochs import Unit
+from kclient.gateway.unit import Unit
 from kclient.htp import open_store
 from kclient.protocol import messages as m
 from kclient.protocol.message import ApiMessage
@@ -79,13 +79,23 @@ class Half:
     def coordinator_id(self, key: str) -> int:
         return self._me if self.coordinates(key) else 3 if key == "nobody's" else OTHER
 
+    def coordinator_epoch(self, key: str) -> int:
+        return 1
+
     def coordinates(self, key: str) -> bool:
         return key.startswith("mine")
+
+    @property
+    def generation(self) -> int:
+        return 1
+
+    def on_change(self, callback: Callable[[], object]) -> None:
+        """There is never another."""
 
 
 @pytest.fixture
 def half(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gateway_module, "SoleLeader", Half)
+    monkeypatch.setattr(gateway_module, "AssignedLeadership", Half)
 
 
 @pytest.mark.usefixtures("half")
@@ -266,7 +276,7 @@ async def test_groups_of_others_are_not_loaded_and_stay_stored(monkeypatch: pyte
         rows = await scan_all(store.manager, OFFSETS)
         assert len(rows) == 2
         with monkeypatch.context() as patch:
-            patch.setattr(gateway_module, "SoleLeader", Half)
+            patch.setattr(gateway_module, "AssignedLeadership", Half)
             async with gateway_module.Gateway(store, listen=None) as gateway:
                 assert list(gateway.parts.groups.table.groups) == ["mine"]
                 wire = connect(gateway)

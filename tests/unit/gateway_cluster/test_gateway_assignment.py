@@ -10,7 +10,6 @@ import pytest
 from kclient.gateway.assignment import Assigned, Generation, Generations, fingerprint
 from kclient.gateway.assignment.generations import KEPT
 from kclient.gateway.assignment.rendezvous import chosen
-from kclient.gateway.assignment.unit_states import UNIT_TABLE, UnitEvent, UnitState
 from kclient.htp import HtpError
 from kclient.htp.rows import GREATEST_EPOCH
 from tests.sweeps import slow
@@ -112,10 +111,39 @@ def test_generations_come_to_an_end() -> None:
         alone().followed_by({1: 1}, GREATEST_EPOCH)
 
 
-def test_a_unit_is_served_only_while_it_is_led() -> None:
-    """No gateway serves a unit before its former leader has released it, or is too late, whatever happens."""
-    served = {state for state, row in UNIT_TABLE.items() if UnitState.LED in row.values()}
-    assert served == {UnitState.AWAITED, UnitState.CLAIMED, UnitState.RETURNING}
-    into = {event for row in UNIT_TABLE.values() for event, state in row.items() if state is UnitState.LED}
-    assert into == {UnitEvent.HANDED_OVER, UnitEvent.CLAIM_WRITTEN, UnitEvent.RELEASE_WRITTEN}
-    assert all(row.get(UnitEvent.FENCED, UnitState.ELSEWHERE) is UnitState.ELSEWHERE for row in UNIT_TABLE.values())
+def test_one_that_leads_everything() -> None:
+    """Under one epoch, so that nobody has to ask for each unit."""
+    first = alone()
+    assert first.everything == Assigned(1, 5)
+    stays = first.followed_by({1: 1})
+    assert stays.everything == Assigned(1, 5)
+    assert stays.followed_by({1: 2}).everything == Assigned(1, 7), "another run"
+    both = stays.followed_by({1: 1, 2: 1})
+    assert both.everything is None
+    assert both.followed_by({1: 1}).everything is None, "what it has led before has another epoch"
+    assert both.followed_by({1: 2}).everything == both.followed_by({3: 1}).everything._replace(node_id=1)  # type: ignore[union-attr]
+    for generations in (first, stays, both.followed_by({1: 2})):
+        assert {generations.leader(unit) for unit in UNITS} == {generations.everything}
+
+
+def test_who_has_led_a_unit_before() -> None:
+    """And which generation took it away from each, last: only these are waited for."""
+    first = Generations([Generation(5, {1: 1})])
+    assert {str(first.former(unit)) for unit in UNITS[:50]} == {"{}"}
+    joined = first.followed_by({1: 1, 2: 1})
+    restarted = joined.followed_by({1: 1, 2: 2})
+    left = restarted.followed_by({1: 1})
+    back = left.followed_by({1: 1, 3: 1})
+    seen = set()
+    for unit in UNITS[:200]:
+        owners = [each.owner(unit) for each in (first, joined, restarted, left, back)]
+        seen.add(tuple(owners))
+        expected: dict[tuple[int, int], int] = {}
+        if owners[1] == 2:
+            assert joined.former(unit) == {(1, 1): 6}
+            expected = {(1, 1): 6, (2, 1): 7, (2, 2): 8}
+        assert left.former(unit) == expected
+        if owners[4] == 3:
+            expected[1, 1] = 9
+        assert back.former(unit) == expected
+    assert len(seen) == 4

@@ -25,7 +25,7 @@ from kclient.gateway.groups.offsets import OffsetCommit
 from kclient.gateway.groups.writer import Claims, Write
 from kclient.gateway.handlers.table import HandlerTable
 from kclient.gateway.identity import Identity
-from kclient.gateway.leadership import SoleLeader
+from kclient.gateway.leadership import AssignedLeadership
 from kclient.gateway.membership import Members
 from kclient.gateway.ownership import HeldLease
 from kclient.gateway.rows.groups import CommittedOffset
@@ -53,6 +53,7 @@ from kclient.protocol.messages import (
 from kclient.protocol.registry import response_class
 from kclient.types import TopicPartition
 from tests.all_rows import scan_all
+from tests.sole_writer import alone
 
 
 @dataclass(eq=False)
@@ -119,7 +120,9 @@ class Harness:
     def renew(self) -> None:
         """Another coordinator over the same store, not started yet, and handlers that ask it."""
         identity = Identity(1, "cluster", self.lease.current.epoch, "run")
-        leadership = SoleLeader(identity, None, UnitEpochs(self.manager, self.lease), Members(1))
+        generations = alone(self.manager)
+        epochs = UnitEpochs(self.manager, self.lease, generations)
+        leadership = AssignedLeadership(identity, None, generations, epochs, Members(1))
         topics = cast("TopicTable", self.topics)
         self.groups = GroupCoordinator(
             topics,

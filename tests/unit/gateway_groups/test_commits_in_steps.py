@@ -187,7 +187,7 @@ async def test_a_commit_that_fails_half_way_is_shown_as_it_is_stored(
         assert live == [(index, 2 if index < 100 * parts else 1) for index in range(MANY)]
     async with coordinator(store) as box:
         box.topics.by_name["a"] = topic  # type: ignore[attr-defined]
-        box.groups.loader.load_offsets(await scan_all(box.manager, "group-offset/"), (), Counter())
+        box.groups.loader.load_offsets(await scan_all(box.manager, "group-offset/"), (), Counter(), lambda _: True)
         assert shown(box) == live
 
 

@@ -30,6 +30,7 @@ from kclient.htp.port import Manager
 from kclient.htp.rows import seal
 from tests.all_rows import scan_all
 from tests.example_budget import examples
+from tests.sole_writer import sole_writer
 
 ID = bytes(range(16))
 names = (f"index-{number}" for number in count())
@@ -47,7 +48,7 @@ class Batch(NamedTuple):
 async def rows_of() -> AsyncIterator[tuple[Manager, IndexRows]]:
     async with open_store(f"memory:{next(names)}") as store:
         lease = HeldLease(await store.manager.acquire("lease", "me", 100))
-        yield store.manager, IndexRows(store.manager, lease, ID, "t")
+        yield store.manager, IndexRows(store.manager, sole_writer(store.manager, lease), ID, "t")
 
 
 def holds(index: PartitionIndex, batches: list[Batch]) -> None:

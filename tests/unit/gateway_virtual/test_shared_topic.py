@@ -47,6 +47,7 @@ from tests.all_rows import scan_all
 from tests.gateway_wire import batch_of
 from tests.plain_store import PlainStore
 from tests.slow_store import Gates
+from tests.sole_writer import sole_writer
 from tests.sweeps import slow
 from tests.uncertain_store import UNKNOWN, Fate, UncertainStore
 
@@ -94,8 +95,8 @@ class Bed:
         await self.settle()
         memory = MemoryLedger().part(16 * self.kept)
         self.shared = shared_store(
-            self.store.manager, self.store.broker, self.lease, memory, lambda: 1_000,
-            lambda *task, **_: self.saves.append(task),
+            self.store.manager, self.store.broker, self.lease, sole_writer(self.store.manager, self.lease), memory,
+            lambda: 1_000, lambda *task, **_: self.saves.append(task),
         )  # fmt: skip
         self.epoch += 1
         await self.open(*(numbers or self.partitions))

@@ -1,0 +1,290 @@
+"""The generations of gateways as the store has them: begun by who joins, leaves or evicts, followed by all."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from kclient.gateway.assignment import Generation, Generations
+from kclient.gateway.rows import numbers
+from kclient.gateway.rows.assignment import ReleasedRow, decode_generations, encode_generations
+from kclient.gateway.rows.keys import ASSIGNMENT, GATEWAYS, LEADER_EPOCH, LEASE, RELEASED, gateway_key, released_key
+from kclient.htp.errors import ConflictError, HtpError
+from kclient.htp.rows import GREATEST_EPOCH, scan_pages
+
+if TYPE_CHECKING:
+    from kclient.gateway.ownership import HeldLease
+    from kclient.htp.port import Change, Lease, Manager, Versioned
+
+logger: logging.Logger = logging.getLogger("kclient.gateway")
+
+
+class ClusterGenerations:
+    """The generations that are in force, as far as this gateway knows.
+
+    Args:
+        manager: Keeps their row.
+        node_id: This gateway's number.
+        run: The epoch of the lease under which it is registered.
+        current: They.
+        version: Of the row.
+    """
+
+    prefixes: tuple[str, ...] = (ASSIGNMENT,)
+    """What it follows in the log of changes."""
+
+    def __init__(self, manager: Manager, node_id: int, run: int, current: Generations, version: int) -> None:
+        self._manager = manager
+        self.node_id: int = node_id
+        """This gateway's number."""
+        self.run: int = run
+        """Tells this run of it from others: the epoch of the lease under which it is registered."""
+        self._when_changed: list[Callable[[], object]] = []
+        self.joined: int = current.newest.number
+        """The generation with which this run of the gateway has joined, if it has."""
+        self.current: Generations = current
+        """They; never changed, but replaced."""
+        self.version: int = version
+        """Of the row, as it was read last: whoever expects it writes nothing once another generation is there."""
+
+    @property
+    def serving(self) -> bool:
+        """Whether this run of the gateway is in the newest one."""
+        return self.current.newest.members.get(self.node_id) == self.run
+
+    def leads(self, unit: int) -> bool:
+        """Whether this run of the gateway leads a unit.
+
+        Args:
+            unit: Its `fingerprint`.
+        """
+        return self.serving and self.current.owner(unit) == self.node_id
+
+    def on_change(self, callback: Callable[[], object]) -> None:
+        """Have `callback()` called whenever there are others; it must not wait."""
+        self._when_changed.append(callback)
+
+    async def read_all(self) -> None:
+        """Read the row anew. Raises `HtpError` if the store fails."""
+        self._take((await self._manager.get([ASSIGNMENT])).get(ASSIGNMENT))
+
+    async def apply(self, changes: Sequence[Change]) -> None:
+        """The row may have changed."""
+        if any(change.key == ASSIGNMENT and change.version > self.version for change in changes):
+            await self.read_all()
+
+    def _take(self, row: Versioned | None) -> None:
+        found = _decoded(row)
+        if found is None:
+            logger.error("the row %s is gone or damaged; the gateways go on as they knew it", ASSIGNMENT)
+            self.version = 0 if row is None else row.version
+        elif row is not None and row.version > self.version:
+            self._put(found, row.version)
+
+    def _put(self, current: Generations, version: int) -> None:
+        """These are in force."""
+        if version <= self.version:
+            return
+        self.current, self.version = current, version
+        members = ", ".join(map(str, sorted(current.newest.members)))
+        logger.info("generation %d: the store is served by the gateways %s", current.newest.number, members)
+        for callback in self._when_changed:
+            callback()
+
+    # What begins one
+
+    async def join(self, lease: HeldLease) -> None:
+        """Begin a generation with this gateway in it, if it is in none.
+
+        Args:
+            lease: Under which it is registered.
+
+        Raises:
+            FencedError: A gateway of the same number has started.
+            HtpError: The store failed, or no number is left.
+        """
+
+        def released(number: int) -> dict[str, bytes | None]:
+            return {released_key(self.node_id): ReleasedRow(self.run, number).encode()}
+
+        if self.serving:
+            return
+        self.joined = await self._begin(lambda members: {**members, self.node_id: self.run}, lease, released)
+
+    async def leave(self, lease: HeldLease) -> None:
+        """Begin one without this gateway, which has to hand over then what it leads; not if there is no other.
+
+        The arguments and errors are those of `join`.
+        """
+        await self._begin(lambda members: _without(members, self.node_id, self.run), lease)
+
+    async def evict(self, node_id: int, run: int, lease: HeldLease, rows: Mapping[str, int]) -> None:
+        """Begin one without a gateway that has been fenced: whatever it led is free.
+
+        Args:
+            node_id: Its number.
+            run: The epoch of the lease that it had.
+            lease: This gateway's.
+            rows: What is removed with that, and the versions that have to be there.
+
+        Raises:
+            ConflictError: One of the rows has another version.
+            HtpError: The store failed, or no number is left.
+        """
+        gone: dict[str, bytes | None] = dict.fromkeys(rows)
+        await self._begin(lambda members: _without(members, node_id, run), lease, lambda _: gone, rows)
+
+    async def _begin(
+        self,
+        change: Callable[[Mapping[int, int]], Mapping[int, int]],
+        lease: HeldLease,
+        others: Callable[[int], Mapping[str, bytes | None]] = lambda _: {},
+        expect: Mapping[str, int] | None = None,
+    ) -> int:
+        """Have other members from now on.
+
+        Args:
+            change: Makes the members of the newest generation those of the next; where there are none, or the same,
+                nothing is done.
+            lease: Under which it is written.
+            others: Rows that are written with it, by its number.
+            expect: Versions that some rows have to have.
+
+        Returns:
+            The number of the newest.
+
+        Raises:
+            ConflictError: One of these has another.
+        """
+        while True:
+            rows = await self._manager.get([ASSIGNMENT, LEADER_EPOCH])
+            row, told = rows.get(ASSIGNMENT), rows.get(LEADER_EPOCH)
+            before = _decoded(row) or self.current
+            members = change(before.newest.members)
+            if not members or members == before.newest.members:
+                self._take(row)
+                return before.newest.number
+            above = max([_epoch(told), *(each.epoch for each in await self._manager.leases(LEASE))])
+            following = before.followed_by(members, above)
+            number = following.newest.number
+            writes = {
+                ASSIGNMENT: encode_generations(following),
+                LEADER_EPOCH: numbers.LEADER_EPOCH.encode(number),
+                **others(number),
+            }
+            expected = {**(expect or {}), ASSIGNMENT: _version(row), LEADER_EPOCH: _version(told)}
+            try:
+                version = await self._manager.commit(writes, expected, lease=lease.current)
+            except ConflictError as conflict:
+                if expect is not None and conflict.key in expect:
+                    raise
+                continue  # another gateway was faster
+            self._put(following, version)
+            return number
+
+
+async def begin_alone(manager: Manager, node_id: int, run: int, lease: Lease) -> ClusterGenerations:
+    """Begin a generation of one gateway, because all others have ended: this one has the store.
+
+    Nobody has gone on leading since an earlier one, so these are forgotten.
+
+    Args:
+        manager: Keeps the row.
+        node_id: The gateway's number.
+        run: The epoch of the lease under which it is registered.
+        lease: That of the store. The generation has its epoch for number, unless some were given above it.
+
+    Raises:
+        FencedError: Another gateway has taken the store over.
+        HtpError: The store failed, or no number is left.
+    """
+    while True:
+        row = (await manager.get([ASSIGNMENT])).get(ASSIGNMENT)
+        before = _decoded(row)
+        if before is None and row is not None:
+            logger.error("the row %s is damaged, a new generation replaces it; nothing has to be done", ASSIGNMENT)
+        number = max(lease.epoch, 0 if before is None else before.newest.number + 1)
+        if number > GREATEST_EPOCH:
+            raise HtpError(f"no generation of gateways is left above {number - 1}")
+        begun = Generations([Generation(number, {node_id: run})])
+        writes: dict[str, bytes | None] = {ASSIGNMENT: encode_generations(begun)}
+        if number > lease.epoch:  # else that was recorded when it was taken
+            writes[LEADER_EPOCH] = numbers.LEADER_EPOCH.encode(number)
+        try:
+            version = await manager.commit(writes, {ASSIGNMENT: _version(row)}, lease=lease)
+        except ConflictError:  # its predecessor's, in the moment of the take-over
+            continue
+        return ClusterGenerations(manager, node_id, run, begun, version)
+
+
+async def begin_together(manager: Manager, node_id: int, run: int, lease: HeldLease) -> ClusterGenerations:
+    """The generations in force on a store that several gateways serve; this one joins when it is ready.
+
+    Where none of their gateways has its lease any more, nobody is there who could serve meanwhile, and they are
+    forgotten: then one begins with this gateway alone.
+
+    Args:
+        manager: Keeps the row.
+        node_id: The gateway's number.
+        run: The epoch of the lease under which it is registered.
+        lease: That lease.
+
+    Raises:
+        FencedError: A gateway of the same number has started.
+        HtpError: The store failed, or no number is left.
+    """
+    while True:
+        rows = await manager.get([ASSIGNMENT, LEADER_EPOCH])
+        row, told = rows.get(ASSIGNMENT), rows.get(LEADER_EPOCH)
+        before = _decoded(row)
+        held = {(each.name, each.epoch) for each in await manager.leases(GATEWAYS) if each.held}
+        if before is not None and any((gateway_key(n), epoch) in held for n, epoch in before.newest.members.items()):
+            assert row is not None
+            return ClusterGenerations(manager, node_id, run, before, row.version)
+        earlier = 0 if before is None else before.newest.number
+        number = max([_epoch(told), earlier, *(each.epoch for each in await manager.leases(LEASE))]) + 1
+        if number > GREATEST_EPOCH:
+            raise HtpError(f"no generation of gateways is left above {number - 1}")
+        begun = Generations([Generation(number, {node_id: run})])
+        gone = {key: None async for page in scan_pages(manager, RELEASED) for key in page}
+        writes = {
+            **gone,
+            ASSIGNMENT: encode_generations(begun),
+            LEADER_EPOCH: numbers.LEADER_EPOCH.encode(number),
+            released_key(node_id): ReleasedRow(run, number).encode(),
+        }
+        expected = {ASSIGNMENT: _version(row), LEADER_EPOCH: _version(told)}
+        try:
+            version = await manager.commit(writes, expected, lease=lease.current)
+        except ConflictError:  # another gateway was faster
+            continue
+        return ClusterGenerations(manager, node_id, run, begun, version)
+
+
+def _without(members: Mapping[int, int], node_id: int, run: int) -> Mapping[int, int]:
+    """The others, if this run of the gateway is among them."""
+    return {each: members[each] for each in members if (each, members[each]) != (node_id, run)}
+
+
+def _version(row: Versioned | None) -> int:
+    return 0 if row is None else row.version
+
+
+def _epoch(row: Versioned | None) -> int:
+    """The greatest leader epoch that was given, as far as a row tells."""
+    if row is not None:
+        with suppress(ValueError):
+            return numbers.LEADER_EPOCH.decode(row.value)
+        logger.error("the recorded leader epoch, %r, is damaged: generations and leases alone tell it", row.value[:200])
+    return 0
+
+
+def _decoded(row: Versioned | None) -> Generations | None:
+    """What a row says; None if there is none, or it says nothing sensible."""
+    try:
+        return None if row is None else decode_generations(row.value)
+    except ValueError as error:
+        logger.error("%s cannot be read: %s", ASSIGNMENT, error)
+        return None

@@ -1,0 +1,134 @@
+"""Hands partitions over that the generations of gateways give to another one, and says so.
+
+From a generation on that takes a partition away nobody finds it here any more. What was on its way is waited for and
+answered; then the last checkpoint is written, and in the same commit that all is handed over: whoever leads it next has
+waited for that (`releases.py`), and reads no more than came after the checkpoint.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+import anyio
+
+from kclient.errors import KafkaError
+from kclient.gateway.partition_states import State
+from kclient.htp.errors import FencedError
+from kclient.net.fair_queue import Pace
+
+if TYPE_CHECKING:
+    from kclient.gateway.cluster_generations import ClusterGenerations
+    from kclient.gateway.partition import Partition
+    from kclient.gateway.partitions import PartitionTable
+    from kclient.gateway.releases import Releases
+    from kclient.gateway.topics.record import TopicRecord
+    from kclient.net.fair_queue import Flow
+
+logger: logging.Logger = logging.getLogger("kclient.gateway")
+
+_SETTLE_S: Final = 4.0
+"""Seconds that appends on their way have to become durable: less than others wait before they claim."""
+_AGAIN_S: Final = 0.2
+"""Seconds until it is tried again where the store has failed."""
+_ROWS: Final = 1000
+"""Rows of checkpoints that are written at once."""
+
+
+class HandOver:
+    """Does so whenever there is another generation.
+
+    Args:
+        partitions: Those that are in use here.
+        generations: Tell who leads what.
+        releases: Tell that something is handed over.
+        flow: Shares the event loop with others.
+    """
+
+    def __init__(
+        self, partitions: PartitionTable, generations: ClusterGenerations, releases: Releases, flow: Flow
+    ) -> None:
+        self._partitions = partitions
+        self._generations = generations
+        self._releases = releases
+        self._flow = flow
+        self._released = 0
+        """Up to this generation this gateway has said that all is handed over."""
+        self._moved: list[tuple[TopicRecord, Partition]] = []
+        """What was taken out, and is not handed over."""
+        self._news = anyio.Event()
+        self._done = anyio.Event()
+        generations.on_change(self._tell)
+
+    def _tell(self) -> None:
+        news, self._news = self._news, anyio.Event()
+        news.set()
+
+    async def run(self) -> None:
+        """For ever, until this gateway is fenced: then whoever leads what it led does not wait for it."""
+        self._released = self._generations.joined
+        while True:
+            news = self._news
+            number = self._generations.current.newest.number
+            if self._released < number:
+                try:
+                    await self._hand_over(number)
+                except FencedError as error:
+                    logger.error("this gateway hands nothing over any more: %s", error)
+                    return
+                except KafkaError as error:
+                    logger.warning("what generation %d takes away cannot be handed over now: %s", number, error)
+                    await anyio.sleep(_AGAIN_S)
+                    continue
+            await news.wait()
+
+    async def done(self) -> None:
+        """Until all is handed over that the newest generation takes away."""
+        while self._released < self._generations.current.newest.number:
+            await self._done.wait()
+
+    async def _hand_over(self, number: int) -> None:
+        self._moved += await self._partitions.take_moved(Pace(self._flow).pause)
+        with anyio.move_on_after(_SETTLE_S) as settling:
+            for _, partition in self._moved:
+                await partition.settled()
+        if settling.cancelled_caught:
+            logger.warning("some appends are still on their way: whoever leads their partitions now finds out")
+        if not await self._write(number):
+            logger.warning("partitions were claimed before they were handed over, so without their last checkpoints")
+            told, version = await self._releases.own()
+            while told < number and await self._releases.release(number, version, {}) is None:
+                told, version = await self._releases.own()
+        count = len(self._moved)
+        self.close()
+        if count:
+            logger.info("%d partitions are handed over to other gateways, as of generation %d", count, number)
+        self._released = number
+        done, self._done = self._done, anyio.Event()
+        done.set()
+
+    async def _write(self, number: int) -> bool:
+        """Write the last checkpoints, and that all is handed over; False if some of it was claimed before."""
+        told, version = await self._releases.own()
+        if told > self._released:
+            return False
+        pace = Pace(self._flow)
+        rows: dict[str, bytes | None] = {}
+        for record, partition in self._moved:
+            # what is written of it now was encoded before; nothing is from here on
+            async with partition.checkpoints.saving:
+                if partition.state is State.LEAVING and partition.checkpoints.dirty and not record.gone:
+                    rows |= partition.checkpoints.rows()
+            await pace.pause()
+            if len(rows) >= _ROWS:
+                written = await self._releases.release(told, version, rows)
+                if written is None:
+                    return False
+                version, rows = written, {}
+        return await self._releases.release(number, version, rows) is not None
+
+    def close(self) -> None:
+        """End what was taken out."""
+        moved, self._moved = self._moved, []
+        for _, partition in moved:
+            partition.leave()
