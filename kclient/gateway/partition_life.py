@@ -51,7 +51,7 @@ _BEING_OPENED: Final = frozenset({State.OPENING, State.REOPENING})
 _NOT_YET_OPEN: Final = _BEING_OPENED | {State.RESUMING}
 
 
-class Readiness(Protocol):
+class FormerLeaders(Protocol):
     """Tells when units may be opened."""
 
     async def ready(self, unit: Unit) -> None:
@@ -89,7 +89,7 @@ class Surroundings:
     """Where their appends count that wait for syncs."""
     aborted: AbortedRows
     epochs: Epochs
-    releases: Readiness
+    releases: FormerLeaders
     openings: Openings
     takeover: Takeover
     shields: Shields

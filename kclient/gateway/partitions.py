@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kclient.gateway.extents import PartitionStore
     from kclient.gateway.fenced_writer import FencedWriter
     from kclient.gateway.leadership import Leader, Leadership
-    from kclient.gateway.partition_life import Readiness
+    from kclient.gateway.partition_life import FormerLeaders
     from kclient.gateway.producer_windows import ProducerLimit
     from kclient.gateway.shields import Shields
     from kclient.gateway.topics.record import TopicRecord
@@ -91,7 +91,7 @@ class PartitionTable:
         writer: FencedWriter,
         store: PartitionStore,
         leadership: Leadership,
-        releases: Readiness,
+        releases: FormerLeaders,
         clock: Clock,
         producers: ProducerLimit,
         memory: MemoryPart,

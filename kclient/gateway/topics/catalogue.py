@@ -33,12 +33,12 @@ from kclient.gateway.mapping import mapping_of_what_lies
 from kclient.gateway.rows.keys import intent_key, topic_key
 from kclient.gateway.rows.topics import MirrorOrigin
 from kclient.gateway.settings import MOST_PARTITIONS
-from kclient.gateway.topics.loading import TopicLoader
+from kclient.gateway.topics.loading import TopicReader
 from kclient.gateway.topics.names import check_name
 from kclient.gateway.topics.record import Intent, TopicRecord
 from kclient.gateway.topics.refresh import TopicRefresher
 from kclient.gateway.topics.remains import TopicEpochs, TopicOffsets, TopicRemains
-from kclient.gateway.topics.settings import Resolve, TopicSettings, checked_overrides
+from kclient.gateway.topics.settings import Resolve, TopicConfigs, checked_overrides
 from kclient.htp.errors import ConflictError
 
 if TYPE_CHECKING:
@@ -126,8 +126,8 @@ class TopicCatalogue:
         self._sweeping = False
         self._sweeping_up: set[str] = set()
         """Topics of which something is being removed by `sweep`."""
-        settings = self._settings = TopicSettings(topics, resolve, flow)
-        loader = self._loader = TopicLoader(topics, settings, manager, lease)
+        settings = self._settings = TopicConfigs(topics, resolve, flow)
+        loader = self._loader = TopicReader(topics, settings, manager, lease)
         remains = self._remains = TopicRemains(
             topics,
             loader,
@@ -267,7 +267,7 @@ class TopicCatalogue:
             pass
 
     async def resolve_all(self) -> None:
-        """Take over changed broker settings into every topic that follows them, see `TopicSettings.resolve_all`."""
+        """Take over changed broker settings into every topic that follows them, see `TopicConfigs.resolve_all`."""
         await self._settings.resolve_all()
 
     # Creating

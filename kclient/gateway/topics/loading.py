@@ -16,14 +16,14 @@ from kclient.htp.rows import scan_pages
 
 if TYPE_CHECKING:
     from kclient.gateway.ownership import HeldLease
-    from kclient.gateway.topics.settings import KeptConfigs, TopicSettings
+    from kclient.gateway.topics.settings import KeptConfigs, TopicConfigs
     from kclient.gateway.topics.table import TopicTable
     from kclient.htp.port import Manager, Versioned
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.topics")
 
 
-class TopicLoader:
+class TopicReader:
     """Reads rows of topics.
 
     Args:
@@ -33,7 +33,7 @@ class TopicLoader:
         lease: Under which rows of older versions are written anew.
     """
 
-    def __init__(self, topics: TopicTable, settings: TopicSettings, manager: Manager, lease: HeldLease) -> None:
+    def __init__(self, topics: TopicTable, settings: TopicConfigs, manager: Manager, lease: HeldLease) -> None:
         self._topics = topics
         self._settings = settings
         self._manager = manager

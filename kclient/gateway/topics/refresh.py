@@ -14,9 +14,9 @@ from kclient.htp.errors import HtpError, StorageError
 
 if TYPE_CHECKING:
     from kclient.gateway.shields import Shields
-    from kclient.gateway.topics.loading import TopicLoader
+    from kclient.gateway.topics.loading import TopicReader
     from kclient.gateway.topics.record import TopicRecord
-    from kclient.gateway.topics.settings import TopicSettings
+    from kclient.gateway.topics.settings import TopicConfigs
     from kclient.gateway.topics.table import TopicTable
     from kclient.htp.port import Manager, Versioned
 
@@ -41,8 +41,8 @@ class TopicRefresher:
     def __init__(
         self,
         topics: TopicTable,
-        settings: TopicSettings,
-        loader: TopicLoader,
+        settings: TopicConfigs,
+        loader: TopicReader,
         remains: TopicRemains,
         offsets: TopicOffsets,
         epochs: TopicEpochs,

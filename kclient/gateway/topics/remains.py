@@ -21,7 +21,7 @@ from kclient.htp.rows import scan_pages
 if TYPE_CHECKING:
     from kclient.gateway.ownership import HeldLease
     from kclient.gateway.partition import Partition
-    from kclient.gateway.topics.loading import TopicLoader
+    from kclient.gateway.topics.loading import TopicReader
     from kclient.gateway.topics.table import TopicTable
     from kclient.htp.port import Broker, Manager
 
@@ -75,7 +75,7 @@ class TopicRemains:
     def __init__(
         self,
         topics: TopicTable,
-        loader: TopicLoader,
+        loader: TopicReader,
         offsets: TopicOffsets,
         epochs: TopicEpochs,
         *,

@@ -37,7 +37,7 @@ class KeptConfigs:
         return found
 
 
-class TopicSettings:
+class TopicConfigs:
     """Has the settings of topics in force, in their partitions too.
 
     Args:
