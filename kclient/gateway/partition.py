@@ -142,6 +142,11 @@ class Partition(PartitionLife):
         self._around.appends.add(_APPEND * (pending - self._pending))
         self._pending = pending
 
+    def _count_more(self) -> None:
+        """There is one more, which is not counted at once."""
+        if len(self.log.pending) - self._pending >= _COUNTED_AT_ONCE:
+            self._count_appends(len(self.log.pending))
+
     # Opening
 
     async def _recover(self) -> PartitionLog:
@@ -472,6 +477,7 @@ class Partition(PartitionLife):
 
     def _send_later(self, append: Append, batch: Buffer) -> None:
         self._unsent.append((append, batch))
+        self._count_more()
         self._begin_sending()
 
     def _begin_sending(self) -> None:
@@ -531,8 +537,7 @@ class Partition(PartitionLife):
         self.log.stored(append)
         append.tell()
         sent.on_synced(partial(self._synced, append))
-        if len(self.log.pending) - self._pending >= _COUNTED_AT_ONCE:
-            self._count_appends(len(self.log.pending))
+        self._count_more()
 
     def _synced(self, append: Append, error: BaseException | None) -> None:
         if append.state is not AppendState.STORED or self._undecided is not None:

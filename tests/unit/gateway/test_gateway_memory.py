@@ -521,8 +521,11 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 
 
 @pytest.mark.slow
-async def test_appends_that_wait_for_a_disk_are_bounded(tmp_path: Path, disk: Disk) -> None:
+async def test_appends_that_wait_for_a_disk_are_bounded(
+    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With `acks=1` their answers wait as well; beyond that, those of clients that have gone, they are refused."""
+    monkeypatch.setattr("kclient.htp.embedded.liveness.PATIENCE_S", 60.0)
     async with running(f"embedded:{tmp_path}/data", config=LEAST) as (gateway, wire):
         await wire.create("t")
         await wire.create("u")
@@ -571,6 +574,38 @@ async def test_appends_that_wait_for_a_disk_are_bounded(tmp_path: Path, disk: Di
         assert early.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "the one before it has to come again"
         for each in numbered:
             assert not (await wire.produce("u", bytearray(each))).error_code
+
+
+@pytest.mark.slow
+async def test_appends_that_wait_for_a_disk_to_answer_are_bounded(
+    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once a sync takes long nothing is written any more: what waits for that counts, too."""
+    monkeypatch.setattr("kclient.htp.embedded.liveness.PATIENCE_S", 0.02)
+    async with running(f"embedded:{tmp_path}/data", config=LEAST) as (gateway, wire):
+        await wire.create("t")
+        await wire.produce("t", batch_of(b"x"))
+        request = produce_request("t", batch_of(b"x"), acks=1)
+        disk.goes_on.clear()
+        try:
+            refused = 0
+            for _ in range(100):
+                client = connect(gateway)
+                for _ in range(100):
+                    await client.send(request, 9)
+                with anyio.move_on_after(0.05):
+                    while not refused:
+                        answer = await client.read(request, 9)
+                        refused = answer.responses[0].partition_responses[0].error_code
+                await client.aclose()
+                if refused:
+                    break
+            assert refused == ErrorCode.KAFKA_STORAGE_ERROR
+            assert MB <= held(gateway, "appends") < 3 * MB
+        finally:
+            disk.goes_on.set()
+        await until(lambda: not held(gateway, "appends"))
+        assert not (await wire.produce("t", batch_of(b"x"))).error_code
 
 
 async def test_batches_that_outlive_their_requests_count(monkeypatch: pytest.MonkeyPatch) -> None:
