@@ -792,7 +792,13 @@ async def test_nobody_waits_long_for_a_topic_amid_whose_change_the_store_hangs(m
         for name in ("a", "b"):
             await wire.create(name)
         hung = gates.hold("delete")
-        tasks.start_soon(another.delete, "a")
+        deleted = anyio.Event()
+
+        async def delete() -> None:
+            await another.delete("a")
+            deleted.set()
+
+        tasks.start_soon(delete)
         await hung.reached.wait()
         failed = gates.hold("delete")
         gates.failing = "delete"
@@ -813,5 +819,6 @@ async def test_nobody_waits_long_for_a_topic_amid_whose_change_the_store_hangs(m
         gates.failing = None
         gates.open()
         assert (await wire.create("a")).error_code in (0, ErrorCode.REQUEST_TIMED_OUT)
+        await deleted.wait()
         for each in (wire, another):
             await each.aclose()
