@@ -42,6 +42,7 @@ from kclient.protocol.messages import (
     SyncGroupRequest,
     SyncGroupRequestAssignment,
 )
+from kclient.protocol.messages.produce import ProduceRequest
 from tests.gateway_wire import Wire, batch_of, connect, names, produce_request, running
 from tests.slow_store import Gates
 
@@ -520,6 +521,25 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     return made
 
 
+async def sent_until_refused(gateway: Gateway, request: ProduceRequest) -> None:
+    """Clients send it again and again, and go, until one is told that there is no memory."""
+    for _ in range(100):
+        client = connect(gateway)
+        for _ in range(100):
+            await client.send(request, 9)
+        error = 0
+        with anyio.move_on_after(0.05):
+            while not error:
+                row = (await client.read(request, 9)).responses[0].partition_responses[0]
+                error = row.error_code
+        await client.aclose()
+        if error:
+            assert error == ErrorCode.KAFKA_STORAGE_ERROR
+            assert SETTING in row.error_message
+            return
+    pytest.fail("no request was refused")
+
+
 @pytest.mark.slow
 async def test_appends_that_wait_for_a_disk_are_bounded(
     tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
@@ -543,20 +563,7 @@ async def test_appends_that_wait_for_a_disk_are_bounded(
             with anyio.move_on_after(0.2) as waited:
                 await wire(request, 9)
             assert waited.cancelled_caught, "it is answered when it is synced"
-            refused = 0
-            for _ in range(40):
-                client = connect(gateway)
-                for _ in range(100):
-                    await client.send(request, 9)
-                with anyio.move_on_after(0.05):
-                    while not refused:
-                        answer = await client.read(request, 9)
-                        refused = answer.responses[0].partition_responses[0].error_code
-                        assert SETTING in answer.responses[0].partition_responses[0].error_message
-                await client.aclose()
-                if refused:
-                    break
-            assert refused == ErrorCode.KAFKA_STORAGE_ERROR
+            await sent_until_refused(gateway, request)
             assert held(gateway, "appends") < 3 * MB
             client = connect(gateway)
             first = await client.produce("u", bytearray(numbered[0]))
@@ -588,19 +595,7 @@ async def test_appends_that_wait_for_a_disk_to_answer_are_bounded(
         request = produce_request("t", batch_of(b"x"), acks=1)
         disk.goes_on.clear()
         try:
-            refused = 0
-            for _ in range(100):
-                client = connect(gateway)
-                for _ in range(100):
-                    await client.send(request, 9)
-                with anyio.move_on_after(0.05):
-                    while not refused:
-                        answer = await client.read(request, 9)
-                        refused = answer.responses[0].partition_responses[0].error_code
-                await client.aclose()
-                if refused:
-                    break
-            assert refused == ErrorCode.KAFKA_STORAGE_ERROR
+            await sent_until_refused(gateway, request)
             assert MB <= held(gateway, "appends") < 3 * MB
         finally:
             disk.goes_on.set()
