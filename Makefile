@@ -55,7 +55,7 @@ TROUBLE = $(patsubst %,tests/simulation/test_%_in_trouble.py,clusters readers ad
 unit: $(STAMP)
 	HYPOTHESIS_PROFILE=quick $(PYTEST) tests/unit $(TROUBLE) -m "not slow and not long" --one-loop --one-store -q -n 4
 
-## make check        lint and unit tests, side by side: the fast part, two to three minutes on two cores
+## make check        lint and unit tests, side by side: the fast part, about three minutes on two cores
 check: $(STAMP)
 	$(MAKE) --no-print-directory -j2 --output-sync=target unit types layers style
 
