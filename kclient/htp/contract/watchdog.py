@@ -23,7 +23,10 @@ SECONDS: Final = 120.0
 EXIT_CODE: Final = 70
 """Of a run that could be ended in no other way."""
 _GRACE: Final = 1 / 8
-"""Part of that time after which what was cancelled, and goes on, is interrupted, and then again and again."""
+"""Part of that time after which what was cancelled, and goes on, is interrupted."""
+_AGAIN: Final = 1 / 10
+"""Part of the grace between that and the next interruption: what swallows one as it swallows a cancellation, or has an
+event loop do so, is caught at another place by one of the next."""
 _LAST: Final = 1 / 2
 """Part of it after which what cannot be interrupted either ends the run."""
 _LEAST_S: Final = 1.0
@@ -48,7 +51,8 @@ def watched(what: str, seconds: float) -> Iterator[None]:
     last = threading.Thread(target=_end_run, args=(over, what, most), name="htp-contract", daemon=True)
     last.start()
     try:
-        with _interrupted(f"{what} took longer than {seconds:g} seconds, and could not be cancelled", limit, grace):
+        text = f"{what} took longer than {seconds:g} seconds, and could not be cancelled"
+        with _interrupted(text, limit, again=grace * _AGAIN):
             yield
     finally:
         over.set()

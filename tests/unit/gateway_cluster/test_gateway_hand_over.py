@@ -106,6 +106,7 @@ async def test_partitions_move_to_one_that_joins_and_back_when_it_leaves(url: st
                 assert (await wrong.fetch("t", 0, index)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
             assert {partition.index for partition in first.parts.partitions.opened()} == set(range(COUNT)) - moved
             assert {partition.index for partition in second.parts.partitions.opened()} == moved
+        await until(lambda: len(first.parts.generations.current.newest.members) == 1)
         back = await leaders_of(wire)
         assert {node_id for node_id, _ in back.values()} == {1}
         for index in range(COUNT):
