@@ -533,14 +533,30 @@ def unknown_settings(site: Site) -> Course:
     site.repeat(frame, framed(AlterConfigsRequest(resources=plain), 2))
 
 
-@attack("tagged fields in headers and bodies")
-def tags(site: Site) -> Course:
-    count = site.many(5_000_000)
-    many = uvarint(count) + b"\x01\x00" * count
-    header = raw_frame(3, 9, b"\x01\x01\x00\x00\x00", tags=many)
-    body = raw_frame(3, 9, b"\x01\x01\x00\x00" + many)
+def tagged_fields(count: int) -> bytes:
+    return uvarint(count) + b"\x01\x00" * count
+
+
+@attack("tagged fields in headers")
+def tagged_headers(site: Site) -> Course:
+    frame = raw_frame(3, 9, b"\x01\x01\x00\x00\x00", tags=tagged_fields(site.many(5_000_000)))
+    short = raw_frame(3, 9, b"\x01\x01\x00\x00\x00", tags=tagged_fields(1000))
     yield
-    site.repeat(header, body)
+    site.repeat(*[short] * 10, frame)
+
+
+@attack("tagged fields in bodies")
+def tagged_bodies(site: Site) -> Course:
+    # one that may be held, and is answered; one that is too large; one that is cut off
+    body = raw_frame(3, 9, b"\x01\x01\x00\x00" + tagged_fields(site.many(600_000)))
+    large = raw_frame(3, 9, b"\x01\x01\x00\x00" + tagged_fields(site.many(5_000_000)))
+    cut = raw_frame(3, 9, b"\x01\x01\x00\x00" + tagged_fields(site.many(600_000))[:-1])
+    yield
+    workers = [threading.Thread(target=site.repeat, args=(frame,), daemon=True) for frame in (body, large, cut)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
 
 
 @attack("arrays of absurd length")

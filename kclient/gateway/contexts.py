@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from kclient.gateway.discarding import in_slices
+from kclient.net.discarding import in_slices
 
 if TYPE_CHECKING:
     from kclient.net.fair_queue import Flow

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from kclient.net.answers import FRAME_READ, Steps
+from kclient.net.answers import FRAME_READ, Steps, Work
+from kclient.net.discarding import in_slices, remains_of
 from kclient.net.fair_queue import Flow
 from kclient.net.garbage import LARGE, HoldOff
 from kclient.net.memory_budget import Share
@@ -162,6 +163,7 @@ class RequestSteps:
                 return False
             except Exception as error:  # noqa: BLE001  (it is logged)
                 self._courses.discard(course)
+                self._discard(work, error)
                 course.failed(course.slot, error)
                 return False
             finally:
@@ -179,8 +181,19 @@ class RequestSteps:
                 return False
             if self._clock() >= until:
                 return course in self._courses
-        work.close()  # it closed its own connection
+        self._close(work)  # it closed its own connection
         return False
+
+    def _close(self, work: Work) -> None:
+        """End steps that are not done."""
+        self._discard(work)
+        work.close()
+
+    def _discard(self, work: Work, error: Exception | None = None) -> None:
+        """Give up in later turns what unfinished steps hold many of."""
+        remains = remains_of(work, error)
+        if remains is not None:
+            self._flow.add(in_slices(remains, self._clock))
 
     def _may_take(self, course: _Course) -> bool:
         slot = course.slot
@@ -197,4 +210,4 @@ class RequestSteps:
             self._hungry.remove(course)
         course.hold_off.end()
         if course is not self._running:  # else it sees it itself
-            course.work.close()
+            self._close(course.work)

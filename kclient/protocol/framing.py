@@ -14,13 +14,16 @@ from typing import NamedTuple, TypeVar
 from kclient.errors import ProtocolError, UnsupportedVersionError
 from kclient.protocol.errors import EncodeError, UnknownRequestError, shortened, title_of
 from kclient.protocol.message import ApiMessage
-from kclient.protocol.primitives import check_bytes, cut_off, left_over, read_unknown_tags
+from kclient.protocol.primitives import check_bytes, cut_off, left_over, skip_unknown_tags
 from kclient.protocol.registry import ApiKey, request_class
 from kclient.protocol.types import INT32, INT32_MAX, STRING
 from kclient.types import Buffer
 
 DEFAULT_LIMIT = 104_857_600
 """The largest frame that is accepted if nothing else is said: 100 MiB, as in Kafka (`socket.request.max.bytes`)."""
+
+MOST_TAGS = 1024
+"""Tagged fields of a header that are accepted. No version has any; each is looked at before the message is."""
 
 _LENGTH = struct.Struct(">i")
 _REQUEST = struct.Struct(">xxxxhhih")
@@ -193,7 +196,7 @@ def _skip_tags(what: str, frame: Buffer, position: int) -> int:
     """The end of a header's tagged fields, which begin at a position."""
     end: int | None
     try:
-        _, end = read_unknown_tags(frame, position + 1, frame[position])
+        end = skip_unknown_tags(frame, position + 1, frame[position], MOST_TAGS)
     except IndexError:
         end = None
     except ProtocolError as error:

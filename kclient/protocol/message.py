@@ -33,6 +33,7 @@ from kclient.types import Buffer
 
 if TYPE_CHECKING:
     from inspect import Signature
+    from types import TracebackType
 
 _LARGE = 64 * 1024
 _EXPLAINED = 256 * 1024
@@ -202,7 +203,7 @@ class ApiMessage(Message):
         try:
             return encoder(self, out, parts)
         except Exception as error:  # noqa: BLE001  (a value may be of any class, and fail in its own way)
-            failed = error
+            failed = error.with_traceback(None)  # whose frames hold the message, and this one
         # outside of the handler: the error must not hang on to one that shows a secret
         raise self._encoding_error(version, failed)
 
@@ -222,7 +223,7 @@ class ApiMessage(Message):
         try:
             return (yield from encoder(self, out, parts))
         except (TypeError, ValueError, AttributeError, struct.error) as error:
-            failed = error
+            failed = error.with_traceback(None)
         raise self._encoding_error(version, failed)
 
     @classmethod
@@ -264,7 +265,7 @@ class ApiMessage(Message):
                 gc.disable()
             message, end = decoder(buffer, position)
         except (ProtocolError, IndexError, ValueError, TypeError, struct.error) as error:
-            failed = error
+            failed = error.with_traceback(None)  # whose frames hold what was read, and this one
         finally:
             if pause:
                 gc.enable()
@@ -295,16 +296,22 @@ class ApiMessage(Message):
         except (KeyError, TypeError):
             decoder = cls._decoder_steps[version] = compile_decoder_steps(cls, cls._checked(version))
         failed: Exception
+        trace: list[TracebackType | None] = []
         try:
             message, end = yield from decoder(buffer, position)
         except (ProtocolError, IndexError, ValueError, TypeError, struct.error) as error:
-            failed = error
+            trace.append(error.__traceback__)
+            failed = error.with_traceback(None)
         else:
             if end <= len(buffer):
                 return message, end
             text = f"cut off, at least {amount(end - len(buffer))} more should follow"
             failed = ProtocolError(text, position=len(buffer))
-        raise cls._malformed(buffer, position, version, failed, _EXPLAINED_IN_STEPS)
+        # With the frames that hold what was read, for who gives it up in steps. Nothing in this one holds the error:
+        # they would hold each other.
+        raise cls._malformed(buffer, position, version, failed, _EXPLAINED_IN_STEPS).with_traceback(
+            trace.pop() if trace else None
+        )
 
     @classmethod
     def _checked(cls, version: int) -> int:

@@ -307,6 +307,21 @@ def read_unknown_tags(buffer: Buffer, position: int, count: int) -> tuple[list[R
             return cast("tuple[list[RawTaggedField] | None, int]", end.value)
 
 
+def skip_unknown_tags(buffer: Buffer, position: int, count: int, most: int) -> int:
+    """The end of tagged fields that nobody wants, `most` at most; it may lie behind that of the buffer.
+
+    `count` is the first byte of their number, read already.
+    """
+    count, position = read_length(buffer, position, count)
+    if count > most:
+        raise ProtocolError(f"{count} tagged fields are too many, {most} may be there", position=position)
+    for _ in range(count):
+        _, position = read_uvarint(buffer, position)
+        size, position = read_uvarint(buffer, position)
+        position += size
+    return position
+
+
 MEMORY_OF_TAG = 160
 """About how many bytes a preserved tagged field takes, beside those that are in it."""
 _TAGS_AT_ONCE = 64

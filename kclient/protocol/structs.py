@@ -156,7 +156,7 @@ class Schema:
         try:
             return reader.struct(self), reader.position
         except ProtocolError as error:
-            failed = error
+            failed = error.with_traceback(None)  # whose frames hold what was read, and this one
         at = reader.position if failed.position is None else failed.position
         text = ": ".join(part for part in (self.title, reader.place(), failed.message) if part)
         raise ProtocolError(f"{text} (at byte {at})", position=at)

@@ -6,10 +6,10 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from kclient.gateway.discarding import in_slices
 from kclient.gateway.groups.group import AskedTopics
 from kclient.gateway.groups.offsets import OffsetCommit
 from kclient.gateway.groups.table import groups_of
+from kclient.net.discarding import in_slices
 from kclient.net.fair_queue import SLICE
 
 if TYPE_CHECKING:

@@ -19,7 +19,6 @@ from kclient.gateway.access import Access
 from kclient.gateway.clock import Clock
 from kclient.gateway.config import Live
 from kclient.gateway.contexts import RequestContext
-from kclient.gateway.discarding import emptied, in_slices
 from kclient.gateway.error_codes import code_of
 from kclient.gateway.fetch_sessions import FINAL_EPOCH, FetchPlan, FetchSessionCache, Key, Wanted
 from kclient.gateway.handlers._work import FEW, Work, started
@@ -31,6 +30,7 @@ from kclient.gateway.partition_states import UNREAD, State
 from kclient.gateway.partitions import PartitionTable
 from kclient.gateway.shields import Shields
 from kclient.gateway.waiters import Waiter
+from kclient.net.discarding import emptied, in_slices
 from kclient.net.fair_queue import Flow, Pace
 from kclient.net.garbage import HoldOff
 from kclient.net.memory_budget import Share

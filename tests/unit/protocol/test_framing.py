@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import struct
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from kclient.errors import ProtocolError, UnsupportedVersionError
 from kclient.protocol import ApiKey, EncodeError, UnknownRequestError, request_class, response_class
 from kclient.protocol.embedded import decode_embedded, encode_embedded
 from kclient.protocol.framing import (
+    MOST_TAGS,
     FrameHeader,
     decode_request,
     decode_request_header,
@@ -31,10 +34,12 @@ from kclient.protocol.messages import (
     FetchResponsePartitionData,
     HeartbeatRequest,
     MetadataRequest,
+    MetadataRequestTopic,
     MetadataResponse,
     RequestHeader,
 )
 from kclient.protocol.messages import ResponseHeader as ResponseHeaderMessage
+from kclient.protocol.primitives import RawTaggedField, write_uvarint
 
 EVERY_API = pytest.mark.parametrize("key", list(ApiKey), ids=lambda key: key.name)
 
@@ -214,3 +219,56 @@ def test_embedded_messages_of_a_later_version() -> None:
 def test_damaged_embedded_messages(data: bytes) -> None:
     with pytest.raises(ProtocolError):
         decode_embedded(ConsumerProtocolAssignment, data)
+
+
+@pytest.mark.parametrize("count", [MOST_TAGS, MOST_TAGS + 1])
+def test_tagged_fields_of_a_header_are_bounded(count: int) -> None:
+    frame = b"".join(encode_request(HeartbeatRequest(group_id="g"), 4, 1, None))[4:]
+    number = bytearray()
+    write_uvarint(number, count)
+    tagged = frame[:10] + number + b"\x01\x00" * count + frame[11:]
+    if count == MOST_TAGS:
+        assert decode_request(tagged)[1] == HeartbeatRequest(group_id="g")
+    else:
+        with pytest.raises(ProtocolError, match="header of a request: 1025 tagged fields are too many, 1024 may be"):
+            decode_request(tagged)
+
+
+def test_a_failed_decoding_leaves_no_garbage() -> None:
+    body = MetadataRequest(topics=None).encode(9)
+    number = bytearray()
+    write_uvarint(number, 5000)
+    malformed = body[:-1] + number + b"\x01\x00" * 4999
+    gc.collect()
+    gc.disable()
+    try:
+        for decode in (MetadataRequest.decode_from, lambda *given: list(MetadataRequest.decode_steps(*given))):
+            with suppress(ProtocolError):
+                decode(malformed, 0, 9)
+                pytest.fail("it is cut off")
+            assert not any(type(each) is RawTaggedField for each in gc.get_objects())
+    finally:
+        gc.enable()
+
+
+def test_a_failed_encoding_leaves_no_garbage() -> None:
+    class Name(str):
+        """So that it can be found."""
+
+    def fail_to_encode() -> None:
+        topics = [MetadataRequestTopic(name=Name("a")), MetadataRequestTopic(name=3)]  # type: ignore[arg-type]
+        request = MetadataRequest(topics=topics)
+        with suppress(EncodeError):
+            request.encode(9)
+            pytest.fail("a name is no number")
+        with suppress(EncodeError):
+            list(request.encode_steps(bytearray(), [], 9))
+            pytest.fail("a name is no number")
+
+    gc.collect()
+    gc.disable()
+    try:
+        fail_to_encode()
+        assert not any(type(each) is Name for each in gc.get_objects())
+    finally:
+        gc.enable()

@@ -1,0 +1,156 @@
+"""What unfinished work holds is freed in steps, and all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from typing import Any, ClassVar
+
+import pytest
+
+from kclient.errors import ProtocolError
+from kclient.net.answers import Steps
+from kclient.net.discarding import remains_of
+
+from .links import supervised
+from .test_server import frame, serve, until
+
+COUNT = 20_000
+AT_ONCE = 256
+
+
+class Thing:
+    """Something that is counted."""
+
+    __slots__ = ("inner",)
+    there: ClassVar[int] = 0
+
+    def __init__(self, inner: list[Thing] | None = None) -> None:
+        self.inner = inner
+        Thing.there += 1
+
+    def __del__(self) -> None:
+        Thing.there -= 1
+
+
+@pytest.fixture(autouse=True)
+def _from_none() -> Iterator[None]:
+    Thing.there = 0
+    yield
+    assert Thing.there == 0
+
+
+def things() -> list[Thing]:
+    return [Thing() for _ in range(COUNT)]
+
+
+def flat(fail: bool) -> Generator[None, None, None]:
+    made = things()
+    yield
+    if fail:
+        raise ValueError(f"{len(made)} are bad")
+
+
+def nested(fail: bool) -> Generator[None, None, None]:
+    made = [Thing(things()), Thing()]
+    yield
+    if fail:
+        raise ValueError(f"{len(made)} are bad")
+
+
+def many(fail: bool) -> Generator[None, None, None]:
+    made = [Thing([Thing() for _ in range(100)]) for _ in range(COUNT // 100)]
+    yield
+    if fail:
+        raise ValueError(f"{len(made)} are bad")
+
+
+def waits(fail: bool) -> Generator[None, None, None]:
+    yield from flat(fail)
+
+
+def freed_in_steps(remains: Iterator[None] | None) -> None:
+    assert remains is not None
+    before = Thing.there
+    assert before >= COUNT
+    for _ in remains:
+        assert before - Thing.there <= AT_ONCE + 1
+        before = Thing.there
+
+
+@pytest.mark.parametrize("make", [flat, nested, many, waits])
+def test_work_that_is_given_up(make: Callable[[bool], Generator[None, None, None]]) -> None:
+    work = make(False)
+    next(work)
+    remains = remains_of(work)
+    work.close()
+    freed_in_steps(remains)
+
+
+@pytest.mark.parametrize("make", [flat, nested, many, waits])
+def test_work_that_failed(make: Callable[[bool], Generator[None, None, None]]) -> None:
+    work = make(True)
+    next(work)
+    try:
+        next(work)
+    except ValueError as error:
+        remains = remains_of(work, error)
+    freed_in_steps(remains)
+
+
+def test_what_is_somebody_elses_stays() -> None:
+    shared = things()
+
+    def borrows() -> Generator[None, None, None]:
+        rows = shared
+        yield
+        del rows
+
+    work = borrows()
+    next(work)
+    remains = remains_of(work)
+    work.close()
+    assert remains is not None
+    assert list(remains)
+    assert len(shared) == Thing.there == COUNT
+
+
+def test_work_that_holds_nothing() -> None:
+    def nothing() -> Generator[None, None, None]:
+        made: list[Thing] = []
+        yield
+        made.append(Thing())
+
+    work = nothing()
+    assert remains_of(work) is None  # it has not begun
+    next(work)
+    assert remains_of(work) is None
+    work.close()
+    assert remains_of(work) is None
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("how", ["fails", "needs too much", "client goes"])
+async def test_a_request_that_comes_to_no_end_leaves_nothing(how: str) -> None:
+    async with supervised() as supervisor:
+        handler, server, client, _ = serve("memory", supervisor, max_memory=4 << 20)
+
+        def work() -> Any:
+            made = things()
+            yield 100_000
+            if how == "fails":
+                raise ProtocolError(f"{len(made)} are bad")
+            if how == "needs too much":
+                yield 2 << 20
+            while True:
+                yield
+
+        handler.special = lambda *_: Steps(work())
+        client.channel.write(frame(b"x"))
+        await until(lambda: Thing.there)
+        if how == "client goes":
+            client.channel.close()
+        else:
+            await client.ended()
+        await until(lambda: not (server.budget.used or Thing.there))
+        await client.aclose()
+        await server.aclose()
