@@ -8,6 +8,7 @@
 - `MomentLock` and `check_none_held` keep a signal handler from waiting for the very call that it came amid.
 - `NamedLocks` are locks by name, for work on one thing of many.
 - `drive` and `drive_async` carry out scripts: logic that is written once for async and blocking faces.
+- `side_by_side` makes calls at once, so that one which fails or hangs holds up no other.
 - `ThreadSignal` wakes one waiting thread, whatever signals its handlers raise exceptions for.
 - `Wakeup` wakes one waiting task from any thread; any number of `set` before the wake count as one.
 
@@ -30,6 +31,7 @@ from kclient.concurrency.moments import watch_lock as watch_lock
 from kclient.concurrency.named_locks import NamedLocks as NamedLocks
 from kclient.concurrency.scripts import drive as drive
 from kclient.concurrency.scripts import drive_async as drive_async
+from kclient.concurrency.side_by_side import side_by_side as side_by_side
 from kclient.concurrency.supervisor import Supervisor as Supervisor
 from kclient.concurrency.supervisor import SupervisorState as SupervisorState
 from kclient.concurrency.supervisor import TaskHandle as TaskHandle
@@ -56,6 +58,7 @@ __all__ = [
     "first_leaf",
     "loop_clock",
     "loop_soon",
+    "side_by_side",
     "stands_in",
     "thread_to_the_end",
     "to_the_end",

@@ -10,13 +10,12 @@ The strategy is chosen per gateway and recorded per topic, so that a topic stays
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final, Protocol
 
-import anyio
-
 from kclient.arguments import shown
+from kclient.concurrency import side_by_side
 from kclient.errors import ConfigError
 from kclient.gateway.mapping_by_broker import PartitionPerBroker
 from kclient.gateway.unit import ONE_UNIT
@@ -143,7 +142,9 @@ class _TopicPerPartition(ABC):
         async def create(number: int) -> None:
             places[number] = await _create(manager, broker, self.topic(topic, number), lease)
 
-        await _each(partitions, create)
+        async with side_by_side(_AT_ONCE) as begin:
+            for number in partitions:
+                await begin(create, number)
         return [places[number] for number in partitions]
 
     async def find(self, manager: Manager, topic: str, partitions: int) -> list[Place]:
@@ -289,26 +290,6 @@ async def _create(manager: Manager, broker: Broker, topic: Topic, lease: Lease) 
             await broker.delete([place], epoch=lease.epoch)
             await manager.delete_topics([topic], lease=lease)
         return (await manager.create_topic(topic, broker=first)).place
-
-
-async def _each(numbers: Iterable[int], action: Callable[[int], Awaitable[None]]) -> None:
-    slots = anyio.CapacityLimiter(_AT_ONCE)
-    failures: list[Exception] = []
-
-    async def one(number: int) -> None:
-        try:
-            await action(number)
-        except Exception as error:  # noqa: BLE001  (raised below, without a group around it)
-            failures.append(error)
-        finally:
-            slots.release_on_behalf_of(number)
-
-    async with anyio.create_task_group() as tasks:
-        for number in numbers:
-            await slots.acquire_on_behalf_of(number)
-            tasks.start_soon(one, number)
-    if failures:
-        raise failures[0]
 
 
 _THERE: Final[dict[str, Callable[[str], Mapping]]] = {

@@ -7,8 +7,7 @@ from functools import partial
 from operator import attrgetter
 from typing import ClassVar, Final, TypeVar, cast
 
-import anyio
-
+from kclient.concurrency import side_by_side
 from kclient.errors import (
     ErrorCode,
     InvalidConfigurationError,
@@ -55,7 +54,7 @@ _PER_TOPIC: Final = 500
 _PER_SETTING: Final = 150
 """About how many bytes of memory a topic's row takes with all that is made for it, and one of its settings."""
 _AT_ONCE: Final = 32
-"""Topics of a request that are deleted at a time: the manager makes the rows of all of them durable together."""
+"""Topics of a request that are made, deleted or grown at a time: the manager makes the rows of all durable together."""
 
 
 class CreateTopicsHandler(Handler):
@@ -98,24 +97,35 @@ class CreateTopicsHandler(Handler):
         response = CreateTopicsResponse()
         pace, access = Pace(client.flow), self._access
         any_topic = access.allows(client, AclOperation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME)
-        for topic, repeated in await _by_name(request.topics, pace):
-            await pace.pause()
-            row = CreatableTopicResult(name=topic.name)
-            response.topics.append(row)
-            try:
-                if repeated:
-                    raise InvalidRequestError("Duplicate topic name.")
-                if not any_topic:
-                    access.check(client, AclOperation.CREATE, ResourceType.TOPIC, topic.name)
-                await self._create(topic, row, validate_only=request.validate_only)
-            except KafkaError as error:
-                put_error(row, error, self.ROLE)
-                continue
-            if not access.allows(client, AclOperation.DESCRIBE_CONFIGS, ResourceType.TOPIC, topic.name):
-                row.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-                row.num_partitions = row.replication_factor = -1
-                row.configs = None
+        create = partial(self._create_one, validate_only=request.validate_only)
+        async with side_by_side(_AT_ONCE) as begin:
+            for topic, repeated in await _by_name(request.topics, pace):
+                await pace.pause()
+                row = CreatableTopicResult(name=topic.name)
+                response.topics.append(row)
+                try:
+                    if repeated:
+                        raise InvalidRequestError("Duplicate topic name.")
+                    if not any_topic:
+                        access.check(client, AclOperation.CREATE, ResourceType.TOPIC, topic.name)
+                except KafkaError as error:
+                    put_error(row, error, self.ROLE)
+                    continue
+                await begin(create, topic, row, client)
         return response
+
+    async def _create_one(
+        self, topic: CreatableTopic, row: CreatableTopicResult, client: ConnectionContext, *, validate_only: bool
+    ) -> None:
+        try:
+            await self._create(topic, row, validate_only=validate_only)
+        except KafkaError as error:
+            put_error(row, error, self.ROLE)
+            return
+        if not self._access.allows(client, AclOperation.DESCRIBE_CONFIGS, ResourceType.TOPIC, topic.name):
+            row.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            row.num_partitions = row.replication_factor = -1
+            row.configs = None
 
     async def _create(self, topic: CreatableTopic, row: CreatableTopicResult, *, validate_only: bool) -> None:
         partitions, factor = _shape(topic, self._node_id)
@@ -220,9 +230,8 @@ class DeleteTopicsHandler(Handler):
     async def _finish(self, wanted: Iterable[DeleteTopicState], client: ConnectionContext) -> DeleteTopicsResponse:
         response = DeleteTopicsResponse()
         pace = Pace(client.flow)
-        places = anyio.Semaphore(_AT_ONCE)
         found = await _by_key(wanted, _key, pace)
-        async with anyio.create_task_group() as tasks:
+        async with side_by_side(_AT_ONCE) as begin:
             for state, repeated in found.values():
                 await pace.pause()
                 row = DeletableTopicResult(name=state.name, topic_id=state.topic_id)
@@ -234,11 +243,10 @@ class DeleteTopicsHandler(Handler):
                 except KafkaError as error:
                     put_error(row, error, self.ROLE)
                     continue
-                await places.acquire()
                 if record is not None:
-                    tasks.start_soon(self._delete_one, state, row, places, client)
+                    await begin(self._delete_one, state, row, client)
                 else:  # which takes no time
-                    await self._delete_one(state, row, places, client)
+                    await self._delete_one(state, row, client)
         return response
 
     def _record(self, state: DeleteTopicState, client: ConnectionContext) -> TopicRecord | None:
@@ -253,15 +261,11 @@ class DeleteTopicsHandler(Handler):
         other = {"name": record.name} if state.name is None else {"topic_id": record.topic_id}
         return _key(DeleteTopicState(**other)) in found
 
-    async def _delete_one(
-        self, state: DeleteTopicState, row: DeletableTopicResult, places: anyio.Semaphore, client: ConnectionContext
-    ) -> None:
+    async def _delete_one(self, state: DeleteTopicState, row: DeletableTopicResult, client: ConnectionContext) -> None:
         try:
             await self._delete(state, row, client)
         except KafkaError as error:
             put_error(row, error, self.ROLE)
-        finally:
-            places.release()
 
     async def _delete(self, state: DeleteTopicState, row: DeletableTopicResult, client: ConnectionContext) -> None:
         if not self._enabled():
@@ -311,17 +315,30 @@ class CreatePartitionsHandler(Handler):
     async def _finish(self, request: CreatePartitionsRequest, client: ConnectionContext) -> CreatePartitionsResponse:
         response = CreatePartitionsResponse()
         pace = Pace(client.flow)
-        for topic, repeated in await _by_name(request.topics, pace):
-            await pace.pause()
-            row = CreatePartitionsTopicResult(name=topic.name)
-            response.results.append(row)
-            try:
+        grow = partial(self._grow_one, validate_only=request.validate_only)
+        async with side_by_side(_AT_ONCE) as begin:
+            for topic, repeated in await _by_name(request.topics, pace):
+                await pace.pause()
+                row = CreatePartitionsTopicResult(name=topic.name)
+                response.results.append(row)
                 if repeated:
-                    raise InvalidRequestError("Duplicate topic in request.")
-                await self._grow(topic, client, validate_only=request.validate_only)
-            except KafkaError as error:
-                put_error(row, error, self.ROLE)
+                    put_error(row, InvalidRequestError("Duplicate topic in request."), self.ROLE)
+                else:
+                    await begin(grow, topic, row, client)
         return response
+
+    async def _grow_one(
+        self,
+        topic: CreatePartitionsTopic,
+        row: CreatePartitionsTopicResult,
+        client: ConnectionContext,
+        *,
+        validate_only: bool,
+    ) -> None:
+        try:
+            await self._grow(topic, client, validate_only=validate_only)
+        except KafkaError as error:
+            put_error(row, error, self.ROLE)
 
     async def _grow(self, topic: CreatePartitionsTopic, client: ConnectionContext, *, validate_only: bool) -> None:
         self._access.check(client, AclOperation.ALTER, ResourceType.TOPIC, topic.name)

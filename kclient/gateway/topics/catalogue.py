@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import anyio
 import anyio.lowlevel
 
-from kclient.concurrency import NamedLocks
+from kclient.concurrency import NamedLocks, side_by_side
 from kclient.errors import (
     InvalidPartitionsError,
     KafkaError,
@@ -430,28 +430,23 @@ class TopicCatalogue:
 
         What takes longer than a second goes on beside whoever called.
         """
-        slots = anyio.Semaphore(_SWEPT_AT_ONCE)
-        async with anyio.create_task_group() as tasks:
+        async with side_by_side(_SWEPT_AT_ONCE) as begin:
             for name in [
                 *self._topics.unsure,
                 *(name for name in self._topics.left if name not in self._topics.unsure),
             ]:
                 if name not in self._sweeping_up:
-                    await slots.acquire()
-                    tasks.start_soon(self._sweep_beside, name, slots)
+                    await begin(self._sweep_beside, name)
         if self._topics.left:
             self._sweep_soon()
 
-    async def _sweep_beside(self, name: str, slots: anyio.Semaphore) -> None:
+    async def _sweep_beside(self, name: str) -> None:
         """One topic: where its broker hangs, the others are swept all the same."""
-        try:
-            over = anyio.Event()
-            self._sweeping_up.add(name)
-            self._spawn(self._sweep_up, name, over, name="remove what a deleted topic left")
-            with anyio.move_on_after(_LONG_S):
-                await over.wait()
-        finally:
-            slots.release()
+        over = anyio.Event()
+        self._sweeping_up.add(name)
+        self._spawn(self._sweep_up, name, over, name="remove what a deleted topic left")
+        with anyio.move_on_after(_LONG_S):
+            await over.wait()
 
     async def _sweep_up(self, name: str, over: anyio.Event) -> None:
         try:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import anyio
 import anyio.lowlevel
 
+from kclient.concurrency import side_by_side
 from kclient.htp.brokers import FIRST_BROKER
 from kclient.htp.embedded.broker import EmbeddedBroker
 from kclient.htp.errors import UnknownTopicError
@@ -69,21 +69,6 @@ class EmbeddedBrokers:
                 here = [place for place in wanted if (place.broker or FIRST_BROKER) == name]
                 if here:
                     deletions.append(await stack.enter_async_context(broker.deletion(here, epoch=epoch)))
-            await _all(deletions)
-
-
-async def _all(calls: Sequence[Callable[[], Coroutine[Any, Any, None]]]) -> None:
-    """Make calls side by side, so that none waits for another's disk, and raise the first failure when all are over."""
-    failures: list[Exception] = []
-
-    async def one(call: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        try:
-            await call()
-        except Exception as error:  # noqa: BLE001  (raised below, without a group around it)
-            failures.append(error)
-
-    async with anyio.create_task_group() as tasks:
-        for call in calls:
-            tasks.start_soon(one, call)
-    if failures:
-        raise failures[0]
+            async with side_by_side() as begin:  # so that none waits for another's disk
+                for deletion in deletions:
+                    await begin(deletion)

@@ -12,6 +12,8 @@ from kclient.errors import ErrorCode
 from kclient.gateway.features import Feature, Features
 from kclient.gateway.handlers.api_versions import ApiVersionsHandler
 from kclient.gateway.settings import BROKER_SETTINGS, TOPIC_SETTINGS
+from kclient.htp.errors import StorageError
+from kclient.htp.memory.manager import MemoryManager
 from kclient.protocol.messages.configs import (
     AlterConfigsRequest,
     AlterConfigsRequestConfig,
@@ -627,3 +629,32 @@ async def test_the_ends_of_leader_epochs() -> None:
             row = (await wire(request, 4)).topics[0].partitions[0]
             ends.append((row.leader_epoch, row.end_offset))
         assert ends == [(epochs[0], 2), (epochs[1], 4), (-1, -1)]
+
+
+@pytest.mark.domains
+async def test_topics_of_a_request_are_made_and_grown_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None waits for another; one that fails takes none along."""
+    make, begun, all_begun = MemoryManager.create_topic, 0, anyio.Event()
+
+    async def making(self: MemoryManager, topic: Any, **options: Any) -> Any:
+        nonlocal begun
+        begun += 1
+        if begun == 4:
+            all_begun.set()
+        await all_begun.wait()
+        if topic.domain == "t2":
+            raise StorageError("no space left")
+        return await make(self, topic, **options)
+
+    topics = [CreatableTopic(name=f"t{n}", num_partitions=1, replication_factor=1) for n in range(4)]
+    grown = [CreatePartitionsTopic(name=f"t{n}", count=2, assignments=None) for n in (0, 1, 3)]
+    async with running() as (_, wire):
+        with anyio.fail_after(10):
+            monkeypatch.setattr(MemoryManager, "create_topic", making)
+            made = await wire(CreateTopicsRequest(topics=topics), 7)
+            assert [row.name for row in made.topics] == ["t0", "t1", "t2", "t3"]
+            failed = ErrorCode.KAFKA_STORAGE_ERROR
+            assert [row.error_code for row in made.topics] == [0, 0, failed, 0]
+            begun, all_begun = 1, anyio.Event()
+            results = (await wire(CreatePartitionsRequest(topics=grown), 3)).results
+            assert [(row.name, row.error_code) for row in results] == [("t0", 0), ("t1", 0), ("t3", 0)]
