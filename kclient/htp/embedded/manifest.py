@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
+from kclient.htp.embedded.directory import is_data_directory
 from kclient.htp.errors import FormatVersionError, StorageError
 from kclient.htp.rows import dump, parse_object, string, whole
 
@@ -23,6 +24,18 @@ GREATEST_MS: Final = 250_000_000_000_000
 """No file was written later (in the year 9892), nor before 0: what clocks have said beyond is brought within, since
 neither all file systems nor calendars have more."""
 _WHAT: Final = "backup of a data directory of kclient's embedded HTP"
+
+
+def check_is_data_directory(path: str) -> None:
+    """Raises `FormatVersionError` for a directory that holds no data, and says so of a backup."""
+    if is_data_directory(path):
+        return
+    why = "it has no format.json"
+    if Path(path, MANIFEST).is_file() and is_data_directory(f"{path}/{DATA}"):
+        why = (
+            f"it is a backup. Name {path}/{DATA} to look into it, or make a data directory of it: kclient store restore"
+        )
+    raise FormatVersionError(f"{path} is not a data directory of kclient: {why}")
 
 
 class BackedUpFile(NamedTuple):

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from kclient.htp.embedded.directory import FORMAT, is_data_directory
+from kclient.htp.embedded.directory import FORMAT
+from kclient.htp.embedded.manifest import check_is_data_directory
 from kclient.htp.embedded.shard import shard_number
 from kclient.htp.errors import FormatVersionError, LockedError
 from kclient.htp.rows import parse_object, whole
@@ -20,8 +21,7 @@ def check_data_directory(path: str) -> int:
     Raises:
         FormatVersionError: It is none, its format is not told, or a newer version's.
     """
-    if not is_data_directory(path):
-        raise FormatVersionError(f"{path} is not a data directory of kclient: it has no format.json")
+    check_is_data_directory(path)
     try:
         version = whole(parse_object(Path(path, "format.json").read_bytes())["format"], 1)
     except (ValueError, KeyError) as raised:

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from kclient.htp.embedded.directory import FORMAT, DataDirectory, is_data_directory
+from kclient.htp.embedded.directory import FORMAT, DataDirectory
 from kclient.htp.embedded.files import Files
+from kclient.htp.embedded.manifest import check_is_data_directory
 from kclient.htp.embedded.space import opening_error
 from kclient.htp.embedded.writer import DatabaseWriter
-from kclient.htp.errors import FormatVersionError, StorageError
+from kclient.htp.errors import StorageError
 
 
 class Upgraded(NamedTuple):
@@ -38,8 +39,7 @@ def upgrade(path: str, files: Files | None = None) -> Upgraded:
         StorageFullError: There is no space left for what has to be written.
     """
     absolute = str(Path(path).absolute())
-    if not is_data_directory(absolute):
-        raise FormatVersionError(f"{absolute} is not a data directory of kclient: it has no format.json")
+    check_is_data_directory(absolute)
     directory = DataDirectory(absolute, files or Files())
     database = f"{directory.manager_path}/mgr.db"
     if not Path(database).exists():  # opening it would make an empty one, in which no topic is known

@@ -104,6 +104,16 @@ def test_what_is_no_data_directory(tmp_path: Path, capsys: pytest.CaptureFixture
     assert not (tmp_path / "backup").exists()
 
 
+@pytest.mark.parametrize("command", ["verify", "upgrade", "dump"])
+def test_a_backup_that_is_taken_for_a_data_directory(
+    backup: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["store", command, str(backup)]) == 2
+    told = capsys.readouterr().err
+    assert f"it is a backup. Name {backup}/data to look into it" in told
+    assert "kclient store restore" in told
+
+
 @pytest.mark.parametrize("command", ["backup", "restore"])
 @pytest.mark.parametrize("kind", ["full", "a file", "inside", "around"])
 def test_targets(
