@@ -109,14 +109,16 @@ class Wire:
 
     # What many tests do
 
-    async def create(self, name: str, partitions: int = 1, **configs: str) -> CreatableTopicResult:
+    async def create(
+        self, name: str, partitions: int = 1, *, timeout_ms: int = 60_000, **configs: str
+    ) -> CreatableTopicResult:
         topic = CreatableTopic(
             name=name,
             num_partitions=partitions,
             replication_factor=1,
             configs=[CreatableTopicConfig(name=key.replace("_", "."), value=value) for key, value in configs.items()],
         )
-        response = await self(CreateTopicsRequest(topics=[topic]), 7)
+        response = await self(CreateTopicsRequest(topics=[topic], timeout_ms=timeout_ms), 7)
         return response.topics[0]
 
     async def metadata(self, *topics: str, create: bool = False, version: int = 12) -> MetadataResponse:
@@ -162,10 +164,10 @@ class Wire:
 
     # What administrators do; the error codes are returned
 
-    async def delete(self, *topics: str) -> int:
+    async def delete(self, *topics: str, timeout_ms: int = 30_000) -> int:
         """Delete topics; the first error, 0 if there is none."""
         wanted = [DeleteTopicState(name=name) for name in topics]
-        response = await self(DeleteTopicsRequest(topics=wanted, timeout_ms=30_000), 6)
+        response = await self(DeleteTopicsRequest(topics=wanted, timeout_ms=timeout_ms), 6)
         return max((row.error_code for row in response.responses), key=bool)
 
     async def grow(self, topic: str, partitions: int, *, validate_only: bool = False) -> int:

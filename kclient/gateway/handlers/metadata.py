@@ -134,7 +134,7 @@ class MetadataHandler(Handler):
         for name in missing:
             await pace.pause()
             try:
-                await self._catalogue.create(name, soon=True)  # the other topics of the request wait with this one
+                await self._catalogue.create(name, patience=0)  # the other topics of the request wait with this one
             except TopicExistsError:  # another request was faster
                 pass
             except KafkaError as error:

@@ -7,6 +7,8 @@ from functools import partial
 from operator import attrgetter
 from typing import ClassVar, Final, TypeVar, cast
 
+import anyio
+
 from kclient.concurrency import side_by_side
 from kclient.errors import (
     ErrorCode,
@@ -53,6 +55,9 @@ _MOST_SETTINGS: Final = 1000
 _PER_TOPIC: Final = 500
 _PER_SETTING: Final = 150
 """About how many bytes of memory a topic's row takes with all that is made for it, and one of its settings."""
+_SHARE_OF_TIMEOUT: Final = 0.8
+_LONGEST_WAIT: Final = 60.0
+"""Seconds that a request waits, whatever its client says."""
 _AT_ONCE: Final = 32
 """Topics of a request that are made, deleted or grown at a time: the manager makes the rows of all durable together."""
 
@@ -97,7 +102,8 @@ class CreateTopicsHandler(Handler):
         response = CreateTopicsResponse()
         pace, access = Pace(client.flow), self._access
         any_topic = access.allows(client, AclOperation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME)
-        create = partial(self._create_one, validate_only=request.validate_only)
+        until = _until(request.timeout_ms)
+        create = partial(self._create_one, until=until, validate_only=request.validate_only)
         async with side_by_side(_AT_ONCE) as begin:
             for topic, repeated in await _by_name(request.topics, pace):
                 await pace.pause()
@@ -115,10 +121,16 @@ class CreateTopicsHandler(Handler):
         return response
 
     async def _create_one(
-        self, topic: CreatableTopic, row: CreatableTopicResult, client: ConnectionContext, *, validate_only: bool
+        self,
+        topic: CreatableTopic,
+        row: CreatableTopicResult,
+        client: ConnectionContext,
+        *,
+        until: float,
+        validate_only: bool,
     ) -> None:
         try:
-            await self._create(topic, row, validate_only=validate_only)
+            await self._create(topic, row, until, validate_only=validate_only)
         except KafkaError as error:
             put_error(row, error, self.ROLE)
             return
@@ -127,7 +139,9 @@ class CreateTopicsHandler(Handler):
             row.num_partitions = row.replication_factor = -1
             row.configs = None
 
-    async def _create(self, topic: CreatableTopic, row: CreatableTopicResult, *, validate_only: bool) -> None:
+    async def _create(
+        self, topic: CreatableTopic, row: CreatableTopicResult, until: float, *, validate_only: bool
+    ) -> None:
         partitions, factor = _shape(topic, self._node_id)
         if len(topic.configs) > _MOST_SETTINGS:
             raise InvalidConfigurationError(f"{len(topic.configs)} settings are more than a topic has")
@@ -136,11 +150,17 @@ class CreateTopicsHandler(Handler):
         if validate_only:
             await self._catalogue.check_places(topic.name, partitions)
         else:
-            record = await self._catalogue.create(topic.name, partitions, factor, overrides)
+            patience = until - anyio.current_time()
+            record = await self._catalogue.create(topic.name, partitions, factor, overrides, patience=patience)
             row.topic_id = record.topic_id
         row.num_partitions = partitions
         row.replication_factor = factor if factor > 0 else self._replication_factor()
         row.configs = _configs(self._origins, checked)
+
+
+def _until(timeout_ms: int) -> float:
+    """Until when a request waits for what holds its topics up; the rest of the client's time is for its way back."""
+    return anyio.current_time() + min(max(timeout_ms, 0) / 1000 * _SHARE_OF_TIMEOUT, _LONGEST_WAIT)
 
 
 Named = TypeVar("Named", CreatableTopic, CreatePartitionsTopic, DeleteTopicState)
@@ -225,10 +245,13 @@ class DeleteTopicsHandler(Handler):
         if context.api_version < 6:
             wanted = (DeleteTopicState(name=name) for name in request.topic_names)
             sizes = (_PER_TOPIC + len(name) for name in request.topic_names)
-        return cast("Begun", counted(sizes, partial(self._finish, wanted, context.connection)))
+        finish = partial(self._finish, wanted, request.timeout_ms, context.connection)
+        return cast("Begun", counted(sizes, finish))
 
-    async def _finish(self, wanted: Iterable[DeleteTopicState], client: ConnectionContext) -> DeleteTopicsResponse:
-        response = DeleteTopicsResponse()
+    async def _finish(
+        self, wanted: Iterable[DeleteTopicState], timeout_ms: int, client: ConnectionContext
+    ) -> DeleteTopicsResponse:
+        response, until = DeleteTopicsResponse(), _until(timeout_ms)
         pace = Pace(client.flow)
         found = await _by_key(wanted, _key, pace)
         async with side_by_side(_AT_ONCE) as begin:
@@ -244,9 +267,9 @@ class DeleteTopicsHandler(Handler):
                     put_error(row, error, self.ROLE)
                     continue
                 if record is not None:
-                    await begin(self._delete_one, state, row, client)
+                    await begin(self._delete_one, state, row, client, until)
                 else:  # which takes no time
-                    await self._delete_one(state, row, client)
+                    await self._delete_one(state, row, client, until)
         return response
 
     def _record(self, state: DeleteTopicState, client: ConnectionContext) -> TopicRecord | None:
@@ -261,13 +284,18 @@ class DeleteTopicsHandler(Handler):
         other = {"name": record.name} if state.name is None else {"topic_id": record.topic_id}
         return _key(DeleteTopicState(**other)) in found
 
-    async def _delete_one(self, state: DeleteTopicState, row: DeletableTopicResult, client: ConnectionContext) -> None:
+    async def _delete_one(
+        self, state: DeleteTopicState, row: DeletableTopicResult, client: ConnectionContext, until: float
+    ) -> None:
         try:
-            await self._delete(state, row, client)
+            await self._delete(state, row, client, until)
         except KafkaError as error:
             put_error(row, error, self.ROLE)
 
-    async def _delete(self, state: DeleteTopicState, row: DeletableTopicResult, client: ConnectionContext) -> None:
+    async def _delete(
+        self, state: DeleteTopicState, row: DeletableTopicResult, client: ConnectionContext, until: float
+    ) -> None:
+        patience = until - anyio.current_time()
         if not self._enabled():
             raise TopicDeletionDisabledError("Topic deletion is disabled (delete.topic.enable=false).")
         if state.name is not None:
@@ -277,7 +305,7 @@ class DeleteTopicsHandler(Handler):
             record = self._record(state, client)
             if record is not None:
                 row.topic_id = record.topic_id
-            await self._catalogue.delete(state.name)
+            await self._catalogue.delete(state.name, patience=patience)
             return
         if state.topic_id == ZERO_UUID:
             raise InvalidRequestError("A topic is named neither by name nor by id")
@@ -286,7 +314,7 @@ class DeleteTopicsHandler(Handler):
             row.name = seen.name
         record = self._access.topic(client, AclOperation.DELETE, "", state.topic_id)
         try:
-            await self._catalogue.delete(record.name, record.topic_id)
+            await self._catalogue.delete(record.name, record.topic_id, patience)
         except UnknownTopicOrPartitionError as error:  # somebody else was faster
             raise UnknownTopicIdError(str(error)) from error
 

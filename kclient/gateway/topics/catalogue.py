@@ -189,7 +189,7 @@ class TopicCatalogue:
         name: str,
         change: Callable[[], Awaitable[T]],
         busy: type[KafkaError] = ReassignmentInProgressError,
-        patience: float | None = None,
+        patience: float = _TURN_S,
     ) -> T:
         """Make a change of a topic; where another gateway changes the topic meanwhile, it is worked out anew.
 
@@ -197,9 +197,9 @@ class TopicCatalogue:
             name: Of the topic.
             change: Makes it.
             busy: Is raised if another gateway does not come to an end with a change of its own.
-            patience: Seconds to wait for other changes of it here; as long as usual if None.
+            patience: Seconds to wait for other changes of it here, or one.
         """
-        patience = _TURN_S if patience is None else patience
+        patience = max(patience, _SOON_S)
         until = anyio.current_time() + _PATIENCE_S
         while True:
             conflict: ConflictError | None = None
@@ -307,18 +307,18 @@ class TopicCatalogue:
         overrides: Mapping[str, str | None] | None = None,
         *,
         mirror: MirrorOrigin | None = None,
-        soon: bool = False,
+        patience: float = _TURN_S,
     ) -> TopicRecord:
         """Create a topic; it can be used when this returns. Errors as `check_creation` and `check_places`.
 
-        With `mirror` it takes the records of that topic only, until it is taken over. With `soon` another change of a
-        topic of that name is not waited for long; `RequestTimedOutError` if it is under way all the same.
+        With `mirror` it takes the records of that topic only, until it is taken over. Another change of a topic of that
+        name is waited for, `patience` seconds or one; `RequestTimedOutError` if it is under way all the same.
         """
         return await self._in_turn(
             name,
             partial(self._create_checked, name, partitions, replication_factor, overrides or {}, mirror),
             TopicExistsError,
-            _SOON_S if soon else None,
+            patience,
         )
 
     async def _create_checked(
@@ -374,29 +374,35 @@ class TopicCatalogue:
 
     # Deleting
 
-    async def delete(self, name: str, topic_id: bytes | None = None) -> None:
+    async def delete(self, name: str, topic_id: bytes | None = None, patience: float = _TURN_S) -> None:
         """Delete a topic and its messages.
 
-        The topic has gone when this returns; if something of it cannot be removed, that is tried again.
+        The topic has gone when this returns; what cannot be removed of it now, or soon, is removed later.
 
         Args:
             name: Of the topic.
             topic_id: The topic must have this id, if one is given: it may have been created again.
+            patience: Seconds to wait for other changes of it, and for what is left to be removed; or one.
 
         Raises:
             UnknownTopicOrPartitionError: If there is no such topic.
         """
-        await self._in_turn(name, partial(self._delete_checked, name, topic_id))
+        until = anyio.current_time() + patience
+        left = await self._in_turn(name, partial(self._delete_checked, name, topic_id), patience=patience)
+        if left is not None:
+            await self._sweep_one(name, left, until - anyio.current_time())
 
-    async def _delete_checked(self, name: str, topic_id: bytes | None) -> None:
+    async def _delete_checked(self, name: str, topic_id: bytes | None) -> Intent | None:
+        """The intent that tells what is left to be removed."""
         with self._shields.shield():
             if name in self._topics.damaged:
                 await self._delete_damaged(name)
-                return
-            record = self._require(name)
-            if topic_id is not None and record.topic_id != topic_id:
-                raise UnknownTopicOrPartitionError(f"the topic {name!r} has been deleted and created again")
-            await self._delete(record)
+            else:
+                record = self._require(name)
+                if topic_id is not None and record.topic_id != topic_id:
+                    raise UnknownTopicOrPartitionError(f"the topic {name!r} has been deleted and created again")
+                await self._delete(record)
+            return self._topics.left.get(name)
 
     async def _delete(self, record: TopicRecord) -> None:
         await self._remains.remove(record.name)
@@ -421,7 +427,7 @@ class TopicCatalogue:
         del self._topics.damaged[name]
         self._topics.left[name] = intent
         await self._offsets.topic_deleted(name)
-        await self._remains.remove_soon(name)
+        self._sweep_soon()
 
     # What creations and deletions have left
 
@@ -436,26 +442,33 @@ class TopicCatalogue:
                 *(name for name in self._topics.left if name not in self._topics.unsure),
             ]:
                 if name not in self._sweeping_up:
-                    await begin(self._sweep_beside, name)
+                    await begin(self._sweep_one, name)
         if self._topics.left:
             self._sweep_soon()
 
-    async def _sweep_beside(self, name: str) -> None:
-        """One topic: where its broker hangs, the others are swept all the same."""
+    async def _sweep_one(self, name: str, deleted: Intent | None = None, patience: float = 0.0) -> None:
+        """Until it is swept, but not for ever: where its broker hangs, nobody else waits for that.
+
+        Args:
+            name: Of the topic.
+            deleted: An intent of a deletion which has been made.
+            patience: Seconds to wait; a moment at least.
+        """
         over = anyio.Event()
         self._sweeping_up.add(name)
-        self._spawn(self._sweep_up, name, over, name="remove what a deleted topic left")
-        with anyio.move_on_after(_LONG_S):
+        self._spawn(self._sweep_up, name, over, deleted, name="remove what a deleted topic left")
+        with anyio.move_on_after(max(patience, _LONG_S)):
             await over.wait()
 
-    async def _sweep_up(self, name: str, over: anyio.Event) -> None:
+    async def _sweep_up(self, name: str, over: anyio.Event, deleted: Intent | None) -> None:
         try:
             async with self._alone(name, _SOON_S):
                 with self._shields.shield():
                     with suppress(KafkaError):  # the log tells of it
                         await self._rows.find_out(name)
                     if name not in self._topics.unsure:  # else it may have been created
-                        await self._remains.remove(name)
+                        certain = deleted is not None and self._topics.left.get(name) is deleted
+                        await self._remains.remove(name, certain=certain)
         except (KafkaError, OSError) as error:
             logger.error("what is left of topic %s could not be removed, it is tried again: %s", name, error)
         finally:

@@ -165,7 +165,7 @@ class TopicRemains:
         partitions = self._leaving[record.name] = list(record.logs.values())
         record.logs.clear()
         await end(partitions)
-        await self.remove_soon(record.name)
+        self._retry()  # whoever has it deleted does that at once, unless he is gone by now
 
     async def remove(self, name: str, *, certain: bool = False) -> None:
         """Remove what a creation that was cut off, or a deletion, has left under a name; the caller holds its lock.
@@ -209,14 +209,6 @@ class TopicRemains:
         del self._topics.left[name]
         if row is None and intent.topic_id is not None:
             self._epochs.forget(intent.topic_id)
-
-    async def remove_soon(self, name: str) -> None:
-        """Remove what a deletion has left, now or later."""
-        try:
-            await self.remove(name, certain=True)
-        except (KafkaError, OSError) as error:
-            logger.error("what is left of topic %s could not be removed, it is tried again: %s", name, error)
-            self._retry()
 
 
 def same_intent(row: bytes, intent: Intent) -> bool:

@@ -782,10 +782,32 @@ async def test_a_deletion_that_arrives_late_leaves_no_name_taken(monkeypatch: py
         assert not await scan_all(gateway.parts.manager, "kafka/intent/")
 
 
+async def test_a_deletion_is_answered_while_its_store_removes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalogue, "_LONG_S", 0.05)
+    monkeypatch.setattr(catalogue, "_SOON_S", 0.05)
+    gates = Gates(open_store(f"memory:{next(names)}"))
+    async with gates.store, Gateway(gates.store, listen=None) as gateway:
+        wire = connect(gateway)
+        await wire.create("t")
+        await wire.produce("t", batch_of(b"old"))
+        hung = gates.hold("delete")
+        with anyio.fail_after(10):
+            assert await wire.delete("t", timeout_ms=100) == 0
+            assert hung.reached.is_set()
+            again = await wire.create("t", timeout_ms=100)
+            assert again.error_code == ErrorCode.REQUEST_TIMED_OUT, "it comes when the old one is out of its way"
+            assert (await wire.metadata("t")).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            gates.open()
+            while gateway.parts.topics.left:
+                await anyio.lowlevel.checkpoint()
+            assert (await wire.create("t")).error_code == 0
+        assert await wire.values("t") == []
+        await wire.aclose()
+
+
 async def test_nobody_waits_long_for_a_topic_amid_whose_change_the_store_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor is what others have left not removed, nor what other gateways change not followed."""
     monkeypatch.setattr(catalogue, "_SOON_S", 0.05)
-    monkeypatch.setattr(catalogue, "_TURN_S", 0.1)
     gates = Gates(open_store(f"memory:{next(names)}"))
     async with gates.store, Gateway(gates.store, listen=None) as gateway, anyio.create_task_group() as tasks:
         wire, another = connect(gateway), connect(gateway)
@@ -808,7 +830,7 @@ async def test_nobody_waits_long_for_a_topic_amid_whose_change_the_store_hangs(m
         with anyio.fail_after(10):
             found = (await wire.metadata("a", create=True)).topics[0]
             assert found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            refused = await wire.create("a")
+            refused = await wire.create("a", timeout_ms=100)
             assert refused.error_code == ErrorCode.REQUEST_TIMED_OUT
             assert refused.error_message is not None
             assert "the store has not answered" in refused.error_message

@@ -284,7 +284,12 @@ async def test_a_topic_follows_what_was_changed_while_it_was_made(url: str) -> N
     async with gated(url) as (gateway, wire, gates), anyio.create_task_group() as group:
         making = gates.hold("create_topic")
         other = connect(gateway)
-        group.start_soon(other.create, "t")
+
+        async def create() -> None:
+            assert (await other.create("t")).error_code == 0
+            await other.aclose()
+
+        group.start_soon(create)
         with anyio.fail_after(10):
             await making.reached.wait()
         assert await wire.alter(4, "", ("message.max.bytes", 0, "2000")) == 0
@@ -293,7 +298,6 @@ async def test_a_topic_follows_what_was_changed_while_it_was_made(url: str) -> N
             while gateway.parts.topics.get("t") is None:
                 await anyio.lowlevel.checkpoint()
         assert (await wire.produce("t", batch_of(b"x" * 10_000))).error_code == ErrorCode.MESSAGE_TOO_LARGE
-        await other.aclose()
 
 
 async def test_a_topic_that_was_not_deleted_follows_what_was_changed_meanwhile(url: str) -> None:
