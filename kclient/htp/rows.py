@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncGenerator, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from collections.abc import AsyncIterator, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
 from crc32c import crc32c
 
@@ -31,14 +31,32 @@ _ENCODE: Final = json.JSONEncoder(separators=(",", ":")).encode
 _CHECKSUM: Final = re.compile(rb"[0-9a-f]{8}")
 
 
-async def scan_pages(manager: Manager, prefix: str) -> AsyncGenerator[dict[str, Versioned]]:
+class _Pages:
+    """No generator, which whoever leaves off amid the pages, by a cancellation perhaps, would have to close."""
+
+    def __init__(self, manager: Manager, prefix: str) -> None:
+        self._manager = manager
+        self._prefix = prefix
+        self._after = ""
+        self._over = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> dict[str, Versioned]:
+        if self._over:
+            raise StopAsyncIteration
+        page = await self._manager.scan(self._prefix, after=self._after, limit=_PAGE)
+        self._over = len(page) < _PAGE
+        if not page:
+            raise StopAsyncIteration
+        self._after = next(reversed(page))
+        return page
+
+
+def scan_pages(manager: Manager, prefix: str) -> AsyncIterator[dict[str, Versioned]]:
     """All rows whose keys begin with `prefix`, sorted, in pages; each is read at one moment, not all of them."""
-    page = await manager.scan(prefix, limit=_PAGE)
-    while page:
-        yield page
-        if len(page) < _PAGE:
-            return
-        page = await manager.scan(prefix, after=next(reversed(page)), limit=_PAGE)
+    return _Pages(manager, prefix)
 
 
 def prefix_end(prefix: str) -> str | None:

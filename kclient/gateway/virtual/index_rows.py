@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
-from contextlib import aclosing
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import anyio.lowlevel
@@ -87,11 +86,10 @@ class IndexRows:
 
     async def _indexes(self) -> dict[int, PartitionIndex]:
         rows: dict[int, list[tuple[int, list[BlockRow]]]] = {}
-        async with aclosing(scan_pages(self._manager, self._prefix(BLOCKS))) as pages:
-            async for page in pages:
-                for key, row in page.items():
-                    partition, number = parse_blocks_key(key)
-                    rows.setdefault(partition, []).append((number, decode_blocks(row.value)))
+        async for page in scan_pages(self._manager, self._prefix(BLOCKS)):
+            for key, row in page.items():
+                partition, number = parse_blocks_key(key)
+                rows.setdefault(partition, []).append((number, decode_blocks(row.value)))
         indexes = {}
         for partition, found in rows.items():
             index = indexes[partition] = PartitionIndex(partition)
