@@ -9,7 +9,7 @@ PYTEST = $(BIN)/python -m pytest
 # Bytecode is kept, whatever the environment says: else every process that a test starts compiles everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo check lint style layers types unit test coverage test-long test-spark-4.2 fuzz benchmarks benchmark-spark docs dist clean
+.PHONY: help setup demo check lint style layers types unit $(PARTS:%=unit-%) test coverage test-long test-spark-4.2 fuzz benchmarks benchmark-spark docs dist clean
 
 help:
 	@grep -E '^## ' Makefile | sed 's/^## //'
@@ -51,13 +51,27 @@ types: $(VERIFIED)
 # Virtual time makes these cheap: a seed of each.
 TROUBLE = $(patsubst %,tests/simulation/test_%_in_trouble.py,clusters readers admins)
 
-# Four, since many tests wait.
-unit: $(STAMP)
-	HYPOTHESIS_PROFILE=quick $(PYTEST) tests/unit $(TROUBLE) -m "not slow and not long" --one-loop --one-store -q -n 4
+# The unit tests in parts, a process each: so each test is collected once. `gateway_*` stay together, since tests that are
+# alike there are chosen from (`AGAIN` in tests/conftest.py). The longest first.
+PARTS = gateway clients stores bytes mappings rest
+UNIT_gateway = tests/unit/gateway
+UNIT_stores = tests/unit/htp
+UNIT_mappings = $(wildcard tests/unit/gateway_*)
+UNIT_clients = $(patsubst %,tests/unit/%,consumer producer admin sync) $(TROUBLE)
+UNIT_bytes = $(patsubst %,tests/unit/%,records protocol net)
+UNIT_rest = tests/unit $(patsubst %,--ignore=%,$(foreach part,$(filter-out rest,$(PARTS)),$(UNIT_$(part))))
 
-## make check        lint and unit tests, side by side: the fast part, about three minutes on two cores
+$(PARTS:%=unit-%): unit-%: $(STAMP)
+	HYPOTHESIS_PROFILE=quick $(PYTEST) $(UNIT_$*) -m "not slow and not long" --one-loop --one-store -q
+
+SIDE_BY_SIDE = $(BIN)/python tests/side_by_side.py $(MAKE)
+
+unit: $(STAMP)
+	$(SIDE_BY_SIDE) $(PARTS:%=unit-%)
+
+## make check        lint and unit tests, side by side: the fast part, about two minutes on two cores
 check: $(STAMP)
-	$(MAKE) --no-print-directory -j2 --output-sync=target unit types layers style
+	$(SIDE_BY_SIDE) $(PARTS:%=unit-%) types layers style
 
 # What needs no server: two processes share it. The rest runs in one, with one Kafka for each version.
 ALONE = tests/simulation tests/unit tests/fuzz
