@@ -88,14 +88,18 @@ TOKENS = [
 ]  # fmt: skip
 
 
+COUNTS = st.integers(1, 3)
+NEW = st.one_of(st.binary(max_size=2), st.sampled_from(TOKENS), st.from_regex(rb"[0-9e]", fullmatch=True))
+"""Made once: to look through the parts of a strategy takes longer than to draw from it."""
+
+
 @st.composite
 def damaged(draw: st.DrawFn, row: bytes) -> bytes:
     """A row of which some bytes are others, were lost, or came in between."""
-    for _ in range(draw(st.integers(1, 3))):
+    for _ in range(draw(COUNTS)):
         place = draw(st.integers(0, len(row)))
         behind = min(len(row), place + draw(st.sampled_from([0, 1, 1, 1, 2, 10, len(row)])))
-        new = draw(st.one_of(st.binary(max_size=2), st.sampled_from(TOKENS), st.from_regex(rb"[0-9e]", fullmatch=True)))
-        row = row[:place] + new + row[behind:]
+        row = row[:place] + draw(NEW) + row[behind:]
     return row
 
 

@@ -35,6 +35,8 @@ on_some = pytest.mark.parametrize("kind", ["memory", "embedded that waits", "pla
 RETRIABLE = (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
 THERE = {Fate.STORED, Fate.SYNCED}
 """What is stored although nobody said so."""
+LATER = (Fate.SYNCED, Fate.VANISHED)
+AT_ONCE = [fate for fate in UNKNOWN if fate not in LATER]
 
 
 @pytest.fixture(params=["memory", "embedded that waits", "plain", *slow("memory that waits", "embedded")])
@@ -483,7 +485,7 @@ async def test_closing_waits_until_it_is_known(url: Url) -> None:
         assert await wire.values("t") == [b"0", b"1"]
 
 
-@pytest.mark.parametrize("fate", UNKNOWN, ids=lambda fate: fate.name)
+@pytest.mark.parametrize("fate", [*AT_ONCE, *slow(*LATER)], ids=lambda fate: fate.name)
 @on_some
 async def test_closing_before_it_is_known(url: Url, fate: Fate) -> None:
     """The next start finds out."""
@@ -599,7 +601,7 @@ async def committed(wire: Wire) -> list[bytes]:
 
 @on_some
 @pytest.mark.usefixtures("soon")
-@pytest.mark.parametrize("fate", UNKNOWN, ids=lambda fate: fate.name)
+@pytest.mark.parametrize("fate", [*AT_ONCE, *slow(*LATER)], ids=lambda fate: fate.name)
 async def test_transactions_are_what_is_stored_of_them(url: Url, fate: Fate, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether it is a first batch, another one or the end of which nobody knows."""
     coordinator = coordinated(monkeypatch)

@@ -105,8 +105,16 @@ def test_a_backend_that_does_not_do_what_it_claims_is_told_so(tmp_path: Path) ->
     ("url", "why"),
     [
         ("nothing:store", "the store nothing:store cannot be opened: ConfigError: No HTP backend for 'nothing'"),
-        ("embedded:/dev/null/data", "the store embedded:/dev/null/data cannot be opened: StorageError: "),
-        ("", "the contract of HTP is tested over a store: name it, as --htp memory:contract"),
+        pytest.param(
+            "embedded:/dev/null/data",
+            "the store embedded:/dev/null/data cannot be opened: StorageError: ",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "",
+            "the contract of HTP is tested over a store: name it, as --htp memory:contract",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_store_that_cannot_be_opened_ends_the_run(url: str, why: str, tmp_path: Path) -> None:
@@ -116,6 +124,7 @@ def test_a_store_that_cannot_be_opened_ends_the_run(url: str, why: str, tmp_path
     assert "HTP contract of" not in done.output
 
 
+@pytest.mark.slow
 def test_on_a_terminal_the_table_is_drawn(tmp_path: Path) -> None:
     done = run_contract("memory:store", tmp_path, "-k", "asyncio and trimming", "--color=yes", every_plugin=True)
     assert done.code == 0
