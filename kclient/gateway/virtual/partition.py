@@ -43,7 +43,7 @@ class _AtHand:
         """Messages from an ordinal on; None if they must first come from the disk, or enough was read."""
         window = self._topic.windows.find(ordinal)
         if window is None and self._left > 0 and self._room > 0:
-            window = self._topic.read_nowait(ordinal, few)
+            window = self._topic.reader.read_nowait(ordinal, few)
             if window is not None:
                 self._left -= len(window.data)
                 self._room -= window.next - window.first
@@ -194,7 +194,7 @@ class SharedPartition:
                     raise damage
                 try:
                     if isinstance(what, int):
-                        got.append(await topic.read(what, few))
+                        got.append(await topic.reader.read(what, few))
                     elif not await topic.entries(self.index, what):
                         borrowed.append(what)
                 except DamagedError as error:

@@ -18,21 +18,20 @@ import anyio.lowlevel
 
 from kclient.errors import CorruptRecordError, KafkaError
 from kclient.gateway.recovery import behind_damage
-from kclient.gateway.virtual.envelopes import LAYOUT, SIZE, FoundBatch, found_in, wrap
+from kclient.gateway.virtual.envelopes import FoundBatch, found_in, wrap
 from kclient.gateway.virtual.holdings import Holdings
 from kclient.gateway.virtual.index import ENTRY, Block, IndexEntries, PartitionIndex
 from kclient.gateway.virtual.sent import SharedSent
-from kclient.gateway.virtual.windows import AT_ONCE, WINDOW_BYTES, Kept, Window, Windows
+from kclient.gateway.virtual.window_reader import WindowReader
+from kclient.gateway.virtual.windows import WINDOW_BYTES, Kept, Windows
 from kclient.htp.errors import (
     DamagedError,
     FencedError,
     HtpError,
     OutcomeUnknownError,
-    PositionError,
     StorageError,
 )
-from kclient.htp.port import DirectTopic, OpenTopic, Place, Pulled, Sent, TopicSettings, TopicStatus
-from kclient.records import EnvelopedBatches
+from kclient.htp.port import DirectTopic, OpenTopic, Place, Sent, TopicSettings, TopicStatus
 
 if TYPE_CHECKING:
     from kclient.gateway.virtual.index_rows import IndexRows, Written
@@ -46,14 +45,6 @@ _SAVED_MESSAGES: Final = 50_000
 """The index is written after so many bytes or messages: the most that opening the topic has to read."""
 _LOOKED_AT_ONCE: Final = 200
 """Messages of which the index learns in one turn of the loop."""
-_LEAST: Final = 1 << 16
-"""Bytes of a window, at least."""
-_LARGE: Final = 8
-"""A message is large that is more than one part in so many of a window: one that is cut off is read twice."""
-_LONGER: Final = 4
-"""So many windows make one of large messages, at most."""
-_APART: Final = 2 * SIZE
-"""Bytes that are reckoned for each message beside the mean of their batches, which is somewhat out of date."""
 _MUCH: Final = 64 << 20
 """Bytes that the slowest partition keeps, and that are told of."""
 
@@ -127,6 +118,7 @@ class SharedTopic:
         self.over: bool = False
         """Whether nothing is done any more: the outcome of a send is not known, or a newer epoch has it."""
         self.windows: Windows = Windows(kept)
+        self.reader: WindowReader = WindowReader(inner, direct, self.windows)
         self.buffers: LargeBuffers = buffers
         self._kept = kept
         self._rows = rows
@@ -135,7 +127,6 @@ class SharedTopic:
         self._save_soon = save_soon
         self._unsynced: deque[SharedSent] = deque()
         self._sending = anyio.Lock()
-        self._reading = anyio.Lock()
         self._saving = anyio.Lock()
         self._lost = False
         """Whether it has to be asked where the topic ends."""
@@ -145,8 +136,6 @@ class SharedTopic:
         """Since the index was written."""
         self._moved = True
         """Whether the row of the index says less than is known."""
-        self._mean = WINDOW_BYTES
-        """About how many bytes a message has."""
         self._stored = 0
         """Bytes of the topic in the store, as far as is known."""
         self._told = 0
@@ -191,7 +180,7 @@ class SharedTopic:
         self.next, self.end = max(status.next, written.next), status.end
         self._least = self.next
         if status.end > status.start:
-            self._mean = status.size // (status.end - status.start)
+            self.reader.mean = status.size // (status.end - status.start)
         if status.end < written.end or status.end > written.end + _SAVED_MESSAGES:
             await self.save()  # what comes next has other places than what the rows say is lost
 
@@ -363,7 +352,7 @@ class SharedTopic:
             sizes.append(each.size)
             self._new_bytes += each.size
         self._new_messages += len(sizes)
-        self._mean += (sizes[-1] - self._mean) >> 4
+        self.reader.learn(sizes[-1])
         sent = SharedSent(index, batches[0].offset, batches[-1].last_offset, ordinal, sizes, before, inner)
         self._unsynced.append(sent)
         inner.on_synced(partial(self._synced, sent))
@@ -418,7 +407,7 @@ class SharedTopic:
         """Nothing is done any more before it is opened anew: have its partitions do so, but for one."""
         if not self.over:
             self.over = True
-            self.windows.clear()
+            self.reader.stop()
             for partition in list(self.partitions.values()):
                 if partition is not but:
                     partition.stalled(error)
@@ -441,88 +430,7 @@ class SharedTopic:
                     await self._find_end()
         return await self.inner.status()
 
-    # Reading
-
-    @property
-    def _window_bytes(self) -> int:
-        """So much is read at once: no more messages than may be looked at in one turn, and large ones whole."""
-        message = self._mean + _APART
-        if message > WINDOW_BYTES // _LARGE:
-            most = _LONGER * WINDOW_BYTES
-            return min(max(most // message, 1) * message, most)
-        return max(min(WINDOW_BYTES, AT_ONCE * message), _LEAST)
-
-    def read_nowait(self, ordinal: int, few: int | None) -> Window | None:
-        """Messages from an ordinal on; None if they must first come from the disk."""
-        window = self.windows.find(ordinal)
-        if window is not None:
-            return window
-        direct = self.direct
-        if direct is None:
-            return None
-        begin = self.windows.begin_for(ordinal) if few is None else ordinal
-        try:
-            try:
-                pulled = direct.pull_nowait(begin, max_bytes=self._window_bytes, max_messages=few)
-            except PositionError:  # it was trimmed meanwhile, up to there at most
-                if begin == ordinal:
-                    raise
-                pulled = direct.pull_nowait(ordinal, max_bytes=self._window_bytes)
-            if pulled is not None and pulled.last < ordinal:
-                pulled = direct.pull_nowait(ordinal, max_bytes=self._window_bytes)
-        except DamagedError:
-            if few == 1:
-                raise
-            few, pulled = 1, direct.pull_nowait(ordinal, max_bytes=1, max_messages=1)
-        window = None if pulled is None else self._window(pulled, ordinal, few)
-        if pulled is not None and window is None:
-            pulled = direct.pull_nowait(ordinal, max_bytes=1, max_messages=1)
-            window = None if pulled is None else self._window(pulled, ordinal, 1)
-        return window
-
-    async def read(self, ordinal: int, few: int | None) -> Window:
-        """The same, from the disk."""
-        async with self._reading:
-            window = self.windows.find(ordinal)
-            if window is not None:
-                return window
-            begin = self.windows.begin_for(ordinal) if few is None else ordinal
-            try:
-                try:
-                    pulled = await self.inner.pull(begin, max_bytes=self._window_bytes, max_messages=few)
-                except PositionError:
-                    if begin == ordinal:
-                        raise
-                    pulled = await self.inner.pull(ordinal, max_bytes=self._window_bytes)
-                if pulled.last < ordinal:
-                    pulled = await self.inner.pull(ordinal, max_bytes=self._window_bytes)
-            except DamagedError:
-                if few == 1:
-                    raise
-                few, pulled = 1, await self.inner.pull(ordinal, max_bytes=1, max_messages=1)
-            window = self._window(pulled, ordinal, few)
-            if window is None:
-                pulled = await self.inner.pull(ordinal, max_bytes=1, max_messages=1)
-                window = self._window(pulled, ordinal, 1)
-                assert window is not None
-            return window
-
-    def _window(self, pulled: Pulled, ordinal: int, few: int | None) -> Window | None:
-        """What was read; None if ordinals are left out, or something is damaged, between its first message and this."""
-        if not pulled.data or pulled.first > ordinal:
-            raise DamagedError(f"{self}: message {ordinal} is not there")
-        data = pulled.data
-        batches = EnvelopedBatches(data, pulled.first, LAYOUT)
-        following = batches.next
-        if following <= ordinal:
-            if pulled.first < ordinal and few != 1:
-                return None
-            raise DamagedError(f"{self}: message {ordinal} is damaged")
-        window = Window(pulled.first, following, data, batches)
-        self._mean = len(data) // (following - pulled.first)
-        if few is None and not self.over:
-            self.windows.add(window)
-        return window
+    # The entries of its indexes
 
     async def entries(self, index: PartitionIndex, block: Block) -> bool:
         """Have the entries of a block in memory; False if there is no room to keep them: whoever asks forgets them.
@@ -639,7 +547,7 @@ class SharedTopic:
     def close(self) -> None:
         """Nothing of it is used any more."""
         self.over = True
-        self.windows.clear()
+        self.reader.stop()
         for index in self.indexes.values():
             for block in index.blocks:
                 self._kept.discard(block)
