@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import anyio
 
@@ -24,16 +23,14 @@ from kclient.errors import (
     PolicyViolationError,
     UnknownTopicOrPartitionError,
 )
-from kclient.gateway.aborted import ChunkBounds, Entries, Hidden
 from kclient.gateway.append import Append, AppendState
 from kclient.gateway.config import TopicConfig
 from kclient.gateway.log import Duplicate, PartitionLog
 from kclient.gateway.mirroring import fillers, marker_of, mirrored
 from kclient.gateway.partition_checkpoints import PartitionCheckpoints
-from kclient.gateway.partition_life import PartitionLife, Surroundings, moved
+from kclient.gateway.partition_life import Surroundings, moved
+from kclient.gateway.partition_reading import StoredPartition
 from kclient.gateway.partition_states import Event, State
-from kclient.gateway.recovery import aborted_between
-from kclient.gateway.rows.keys import aborted_key
 from kclient.gateway.takeover import Site
 from kclient.gateway.undecided import Undecided
 from kclient.htp.errors import (
@@ -44,18 +41,7 @@ from kclient.htp.errors import (
     StorageFullError,
     UnknownTopicError,
 )
-from kclient.htp.port import (
-    CAP_NOWAIT,
-    CAP_SEGMENTS,
-    DirectTopic,
-    Found,
-    OpenTopic,
-    Place,
-    Pulled,
-    SegmentInfo,
-    Sent,
-    TopicSettings,
-)
+from kclient.htp.port import CAP_NOWAIT, DirectTopic, OpenTopic, Place, Sent, TopicSettings
 from kclient.records import BatchBuilder, BatchHeader, EndMarker, encode_end_marker, read_header, restamp
 from kclient.records.restamping import place_batch
 from kclient.types import Buffer
@@ -63,8 +49,6 @@ from kclient.types import Buffer
 if TYPE_CHECKING:
     from kclient.gateway.log_transactions import Verification
     from kclient.gateway.unit import Unit
-
-T = TypeVar("T")
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.log")
 
@@ -76,16 +60,14 @@ _APPEND: Final = 700
 """And one of its appends, while that waits for its sync."""
 _COUNTED_AT_ONCE: Final = 64
 _STALLS: Final = frozenset({State.RESUMING, State.OPEN})
-_CHUNKS_AT_ONCE: Final = 4
-"""Chunks of aborted transactions that are looked at in one go."""
 
 
-class Partition(PartitionLife):
+class Partition(StoredPartition):
     """One partition: its log, its topic in HTP, and who waits for it."""
 
     __slots__ = (
-        "_end_unknown", "_full_at", "_held", "_laid_out", "_passed_by", "_pending", "_sending", "_stored_in",
-        "_topic_id", "_undecided", "_unsent", "_wall_ms", "checkpoints", "config", "direct", "place", "unit",
+        "_end_unknown", "_full_at", "_held", "_laid_out", "_passed_by", "_pending", "_sending", "_undecided", "_unsent",
+        "_wall_ms", "checkpoints", "config", "direct", "place", "unit",
     )  # fmt: skip
 
     def __init__(
@@ -99,16 +81,14 @@ class Partition(PartitionLife):
         leader_epoch: int,
         around: Surroundings,
     ) -> None:
-        super().__init__(name, index, PartitionLog(leader_epoch, producers=around.producers), around)
+        super().__init__(name, topic_id, index, PartitionLog(leader_epoch, producers=around.producers), around)
         self.config: TopicConfig = config
         self.place: Place = place
         self.direct: DirectTopic | None = None
         """Its topic in HTP where that has calls without a switch of tasks; None while the partition is not open."""
         self._wall_ms = around.clock.wall_ms
-        self._stored_in: OpenTopic | None = None
         self._laid_out: TopicSettings | None = None
         """The settings that this has taken last."""
-        self._topic_id = topic_id
         self.unit: Unit = unit
         """As which it is led."""
         self._unsent: deque[tuple[Append, Buffer]] = deque()
@@ -260,88 +240,6 @@ class Partition(PartitionLife):
                     raise
             else:
                 self._laid_out = settings
-
-    # Reading what is stored: only of an open partition
-
-    @property
-    def stored_in(self) -> OpenTopic:
-        """The partition's topic in HTP.
-
-        Raises:
-            UnknownTopicOrPartitionError: The partition has gone.
-            NotLeaderOrFollowerError: Another gateway leads it now.
-        """
-        if self.state is State.GONE or self._stored_in is None:
-            raise self.gone()
-        return self._stored_in
-
-    async def pull(self, offset: int, *, max_bytes: int = 1 << 20, max_messages: int | None = None) -> Pulled:
-        """The visible batches from an offset on, as `OpenTopic.pull` gives them."""
-        return await self._ask(lambda topic: topic.pull(offset, max_bytes=max_bytes, max_messages=max_messages))
-
-    async def find_by_timestamp(self, timestamp: int, *, start: int) -> Found | None:
-        """The first visible batch that is not older than a time, as `OpenTopic.find_by_timestamp` gives it."""
-        return await self._ask(lambda topic: topic.find_by_timestamp(timestamp, start=start))
-
-    async def segments(self) -> list[SegmentInfo]:
-        """The segments that hold the partition; none where HTP has no such thing."""
-        if CAP_SEGMENTS not in self._around.store.capabilities:
-            return []
-        return await self._ask(lambda topic: topic.segments())
-
-    async def _ask(self, question: Callable[[OpenTopic], Awaitable[T]]) -> T:
-        """What the topic in HTP answers; where it was opened anew meanwhile, what it answers then."""
-        while True:
-            topic = self.stored_in
-            with self._told():
-                try:
-                    return await question(topic)
-                except FencedError:
-                    if topic is self._stored_in and not self.undecided:
-                        raise
-            await self.ready()
-
-    def aborted_nowait(self, first: int, until: int) -> Hidden | None:
-        """The aborted transactions with records from an offset to another.
-
-        None if `aborted` has to read them, or there are too many to look at in one go.
-        """
-        chunks = self.log.transactions.aborted.chunks(first, until)
-        if len(chunks) > _CHUNKS_AT_ONCE:
-            return None
-        hidden = Hidden(first, until)
-        for chunk in chunks:
-            entries = chunk.entries or self._around.aborted.known(self._aborted_key(chunk.bounds.number), chunk.bounds)
-            if entries is None:
-                return None
-            hidden.add(entries)
-        return hidden
-
-    async def aborted(self, first: int, until: int, pause: Callable[[], Awaitable[None]]) -> Hidden:
-        """The same, however many; `pause` is where others have their turn."""
-        hidden = Hidden(first, until)
-        for chunk in self.log.transactions.aborted.chunks(first, until):
-            key, bounds = self._aborted_key(chunk.bounds.number), chunk.bounds
-            entries = chunk.entries or await self._around.aborted.read(key, bounds, self._aborted_from_log)
-            hidden.add(entries)
-            await pause()
-        return hidden
-
-    def _aborted_key(self, number: int) -> str:
-        return aborted_key(self._topic_id, self.index, number)
-
-    async def _aborted_from_log(self, bounds: ChunkBounds) -> Entries:
-        return await self._ask(lambda topic: aborted_between(topic, bounds, str(self)))
-
-    @contextmanager
-    def _told(self) -> Iterator[None]:
-        """Errors of HTP about who may use the topic, in Kafka's terms."""
-        try:
-            yield
-        except UnknownTopicError as error:
-            raise UnknownTopicOrPartitionError(f"{self} is gone: {error}") from error
-        except FencedError as error:
-            raise NotLeaderOrFollowerError(f"{self} is led by a newer gateway: {error}") from error
 
     # Appending
 
