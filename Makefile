@@ -9,7 +9,7 @@ PYTEST = $(BIN)/python -m pytest
 # Bytecode is kept, whatever the environment says: else every process that a test starts compiles everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo check lint style layers types unit $(PARTS:%=unit-%) test coverage test-long test-spark-4.2 fuzz benchmarks benchmark-spark docs dist clean
+.PHONY: help setup demo check lint style layers types unit test coverage test-long test-spark-4.2 fuzz benchmarks benchmark-spark docs dist clean
 
 help:
 	@grep -E '^## ' Makefile | sed 's/^## //'
@@ -61,6 +61,7 @@ UNIT_clients = $(patsubst %,tests/unit/%,consumer producer admin sync) $(TROUBLE
 UNIT_bytes = $(patsubst %,tests/unit/%,records protocol net)
 UNIT_rest = tests/unit $(patsubst %,--ignore=%,$(foreach part,$(filter-out rest,$(PARTS)),$(UNIT_$(part))))
 
+.PHONY: $(PARTS:%=unit-%)
 $(PARTS:%=unit-%): unit-%: $(STAMP)
 	HYPOTHESIS_PROFILE=quick $(PYTEST) $(UNIT_$*) -m "not slow and not long" --one-loop --one-store -q
 
