@@ -23,7 +23,7 @@ _ASIDE: Final = 64
 _LEAST: Final = 16
 _MOST: Final = 1 << 20
 _SURE: Final = 8
-"""Each share is sure of one in so many."""
+"""Each kind of share is sure of one in so many."""
 
 
 class Descriptors:
@@ -38,14 +38,15 @@ class Descriptors:
         self._shares: weakref.WeakSet[DescriptorShare] = weakref.WeakSet()
         self._lock = threading.Lock()
 
-    def share(self, close_idle: Callable[[], bool] | None = None) -> DescriptorShare:
+    def share(self, close_idle: Callable[[], bool] | None = None, *, alike: int = 1) -> DescriptorShare:
         """A new share.
 
         Args:
             close_idle: Closes one that is not needed at the moment, and gives it back; False if there is none. It is
                 called in the thread that makes the share, and only there.
+            alike: How many shares there are of its kind, with this one: together they are sure of what one is.
         """
-        made = DescriptorShare(self, close_idle, self.limit // _SURE)
+        made = DescriptorShare(self, close_idle, self.limit // _SURE // alike)
         with self._lock:
             self._shares.add(made)
         return made

@@ -58,7 +58,8 @@ def open_embedded(
             operating system has them, as Kafka does by default.
         settings: Layout of topics that are opened without settings of their own.
         group_sync: `auto`; `each`: never sync the whole file system at once; `filesystem`: always.
-        max_open_files: Segments that are open at a time; if None, as many as the process may open and leaves to them.
+        max_open_files: Segments that are open at a time, of all brokers together, each of which has its part; if None,
+            as many as the process may open and leaves to them.
         min_free_bytes: With less space left on the file system of the directory, messages are refused
             (`StorageFullError`), so that deletions, trims and commits still have some; with less than twice that, the
             log warns. A broker whose directory lies on another file system goes by the space of that one. None and 0:
@@ -248,7 +249,7 @@ class EmbeddedStore:
         stack.push_async_callback(thread_to_the_end, watermarks.stop)
         await thread_to_the_end(watermarks.start, [shard.path for shard in directory.shards])
         self._watermark = watermarks.of_data
-        shared = SharedByBrokers(self._files, self._max_open_files)
+        shared = SharedByBrokers(self._files, self._max_open_files, len(names))
         stack.callback(shared.close)
         known, last = await manager.incarnations()
         for shard in directory.shards:

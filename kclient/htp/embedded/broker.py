@@ -105,7 +105,7 @@ class EmbeddedBroker:
         self._checkpoints = SyncCheckpoints(manager, shard.name, files, self._threads)
         self._leftovers = Leftovers(shard, self._checkpoints, files, self._threads, self._syncer.chore)
         self._services = Services(
-            shared.open_files, self._syncer, durability, self._checkpoints.write_soon, commits.want, shared.indexes,
+            shared.open_files(), self._syncer, durability, self._checkpoints.write_soon, commits.want, shared.indexes,
             watermark, self._liveness,
         )  # fmt: skip
         self._held: dict[int, EmbeddedTopic] = {}

@@ -31,24 +31,28 @@ class Handle:
 
 
 class OpenFiles:
-    """The open files of a store. Only the event loop's thread calls it; others may use what is pinned for them.
+    """The open files of a broker. Only the event loop's thread calls it; others may use what is pinned for them.
 
     Args:
         files: The file system.
         limit: So many at a time, if the process does not need them for something else.
         descriptors: What the process may have open.
+        brokers: How many brokers the store has. Each keeps files open of its own: those that wait for a sync of a disk
+            that hangs leave some to the others.
     """
 
-    def __init__(self, files: Files, limit: int | None = None, descriptors: Descriptors | None = None) -> None:
+    def __init__(
+        self, files: Files, limit: int | None = None, descriptors: Descriptors | None = None, *, brokers: int = 1
+    ) -> None:
         self.files = files
         owner = descriptors or process_descriptors()
-        self._limit = limit or owner.limit
-        self._share = owner.share(self._close_idle)
+        self._limit = owner.limit if limit is None else max(limit // brokers, 1)
+        self._share = owner.share(self._close_idle, alike=brokers)
         self._idle: dict[Handle, None] = {}
         """Open and not pinned, the longest unused first."""
         self._held: dict[Handle, Callable[[], object]] = {}
         """Written to and not synced, the longest held first; what has each synced."""
-        self._many = max(self._limit // 2, 1)
+        self._many = max((limit or owner.limit) // brokers // 2, 1)
         self._asked = False
         self._room: anyio.Event | None = None
 

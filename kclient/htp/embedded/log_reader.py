@@ -36,6 +36,8 @@ class LogReader:
     def pull_cached(self, position: int, max_bytes: int, max_messages: int | None) -> Pulled | None:
         """What there is from a position on; None if the disk has to be asked."""
         for request in self.requests(position, max_bytes, max_messages):
+            if not request.at_hand:
+                return None
             with request:
                 try:
                     pulled = request.run(self._files.read_cached)

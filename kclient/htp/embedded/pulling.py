@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
@@ -77,6 +78,15 @@ class SegmentRequest(ABC, Generic[T]):
         self._size = size
         self._bound = bound
         self._fd = -1
+
+    @property
+    def at_hand(self) -> bool:
+        """Whether it may be entered: the file is open, or the disk that it is to be opened on answers."""
+        return self._segment.handle.fd >= 0 or time.monotonic() <= self._log.services.liveness.until
+
+    async def disk_answered(self) -> None:
+        """Until it is worth looking again whether it is at hand."""
+        await self._log.services.liveness.answered()
 
     def __enter__(self) -> None:
         try:

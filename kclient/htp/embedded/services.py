@@ -1,4 +1,4 @@
-"""What the logs of a store share, and the small values they pass around."""
+"""What the logs of a broker share, and the small values they pass around."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class CheckpointSoon(Protocol):
 
 @dataclass(slots=True, frozen=True)
 class Services:
-    """What the logs of a store share."""
+    """What the logs of a broker share."""
 
     open_files: OpenFiles
     syncer: Syncer

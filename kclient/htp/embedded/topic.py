@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from kclient.htp.embedded.files import Files
     from kclient.htp.embedded.log import TopicLog
     from kclient.htp.embedded.log_reader import LogReader
+    from kclient.htp.embedded.pulling import PullRequest, SearchRequest
     from kclient.htp.embedded.threads import DiskThreads
     from kclient.htp.embedded.tickets import Ticket
     from kclient.types import Buffer
@@ -115,6 +116,7 @@ class EmbeddedTopic:
         if pulled is not None:
             return pulled
         for request in reader.requests(position, max_bytes, max_messages):
+            await self._at_hand(request)
             with request:
                 pulled = await self._threads.run(request.run, self._files.read)
             self.use()  # it may have ended meanwhile
@@ -126,12 +128,19 @@ class EmbeddedTopic:
         """The first visible message with a timestamp not below the given one."""
         await anyio.lowlevel.checkpoint()
         for request in (self._reader or self._refuse()).searches(timestamp, start):
+            await self._at_hand(request)
             with request:
                 found = await self._threads.run(request.run, self._files.read)
             self.use()
             if found is not None:
                 return found
         return None
+
+    async def _at_hand(self, request: PullRequest | SearchRequest) -> None:
+        """Until a request may be entered, which opens its file in the event loop."""
+        while not request.at_hand:
+            await request.disk_answered()
+            self.use()
 
     # --- status and retention ---
 

@@ -177,6 +177,62 @@ async def test_whoever_waits_hears_of_the_end(tmp_path: Path) -> None:
     assert "was closed" in str(failures[0])
 
 
+async def test_files_are_left_to_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that wait for their sync stay open, however long it takes."""
+    monkeypatch.setattr(liveness, "PATIENCE_S", 60.0)
+    files = HangingFiles("brk-1")
+    options = {"files": files, "group_sync": "each", "max_open_files": 8}
+    async with open_store(f"embedded:{tmp_path}/data?brokers=2", **options) as store:
+        await store.manager.create_domain("d")
+        pairs = [await topics(store.manager, store.broker, f"t{number}") for number in range(8)]
+        sent = []
+        try:
+            files.hang(syncs_only=True)
+            for _, hanging in pairs:
+                sent.append(hanging.send_nowait([message(0, b"0")]))  # type: ignore[attr-defined]
+            with anyio.fail_after(20):
+                for number in range(2):
+                    for healthy, _ in pairs:
+                        await append(healthy, number)
+        finally:
+            files.go_on()
+        assert sent[0] is not None
+        assert sent[-1] is None, "not as many are open as may be"
+        await sent[0].synced()
+
+
+@pytest.mark.parametrize("search", [False, True])
+async def test_a_reader_of_a_closed_file(tmp_path: Path, search: bool) -> None:
+    """Opening it takes the disk, too."""
+    files = HangingFiles("brk-1")
+    options = {"files": files, "group_sync": "each", "max_open_files": 2}
+    read: list[object] = []
+
+    async def pull(topic: OpenTopic) -> None:
+        read.append(await topic.find_by_timestamp(-1) if search else await topic.pull(0))
+
+    async with open_store(f"embedded:{tmp_path}/data?brokers=2", **options) as store:
+        await store.manager.create_domain("d")
+        healthy, hanging = await topics(store.manager, store.broker)
+        await append(hanging, 0)
+        await append((await topics(store.manager, store.broker, "u"))[1], 0)  # in its place
+        await anyio.sleep(2 * _PATIENCE_S)
+        files.hang()
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(pull, hanging)
+                await anyio.to_thread.run_sync(files.reached.wait)
+                with anyio.fail_after(20):
+                    for number in range(10):
+                        await append(healthy, number)
+                assert not read
+                files.go_on()
+        finally:
+            files.go_on()
+        assert len(read) == 1
+        assert read[0] is not None
+
+
 async def test_a_deletion_goes_on_at_the_others(tmp_path: Path) -> None:
     files = HangingFiles("brk-0")
     async with open_store(f"embedded:{tmp_path}/data?brokers=2", files=files) as store:
