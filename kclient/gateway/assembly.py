@@ -8,6 +8,7 @@ from functools import partial
 
 from kclient.concurrency import TaskHandle, loop_soon
 from kclient.gateway.access import Access
+from kclient.gateway.append_memory import AppendMemory
 from kclient.gateway.change_feed import ChangeFeed
 from kclient.gateway.clock import Clock
 from kclient.gateway.cluster_generations import ClusterGenerations
@@ -160,7 +161,8 @@ async def assemble(
     """
     clock, shields, workers, queue = Clock(), Shields(), Workers(), FairQueue(loop_soon())
     producers = ProducerLimit(config.get_int("producer.id.cache.size"), memory.account("producers"))
-    appends, batches = memory.limited("appends", _APPENDS_SHARE), memory.limited("batches", _BATCHES_SHARE)
+    appends = AppendMemory(memory.limited("appends", _APPENDS_SHARE))
+    batches = memory.limited("batches", _BATCHES_SHARE)
     dynamic = DynamicConfig(config, manager, lease, shields)
     await dynamic.load()
 

@@ -47,6 +47,7 @@ from kclient.records.restamping import place_batch
 from kclient.types import Buffer
 
 if TYPE_CHECKING:
+    from kclient.gateway.append_memory import BrokerAppends
     from kclient.gateway.log_transactions import Verification
     from kclient.gateway.unit import Unit
 
@@ -67,7 +68,7 @@ class Partition(StoredPartition):
 
     __slots__ = (
         "_end_unknown", "_full_at", "_held", "_laid_out", "_passed_by", "_pending", "_sending", "_undecided", "_unsent",
-        "_wall_ms", "checkpoints", "config", "direct", "place", "unit",
+        "_wall_ms", "appends", "checkpoints", "config", "direct", "place", "unit",
     )  # fmt: skip
 
     def __init__(
@@ -84,6 +85,8 @@ class Partition(StoredPartition):
         super().__init__(name, topic_id, index, PartitionLog(leader_epoch, producers=around.producers), around)
         self.config: TopicConfig = config
         self.place: Place = place
+        self.appends: BrokerAppends = around.appends.of(place.broker)
+        """What those take that wait for syncs of its broker."""
         self.direct: DirectTopic | None = None
         """Its topic in HTP where that has calls without a switch of tasks; None while the partition is not open."""
         self._wall_ms = around.clock.wall_ms
@@ -119,7 +122,7 @@ class Partition(StoredPartition):
 
     def _count_appends(self, pending: int) -> None:
         """So many of its appends wait for syncs."""
-        self._around.appends.add(_APPEND * (pending - self._pending))
+        self.appends.add(_APPEND * (pending - self._pending))
         self._pending = pending
 
     def _count_more(self) -> None:

@@ -24,6 +24,7 @@ from kclient.state_tables import next_state
 
 if TYPE_CHECKING:
     from kclient.gateway.aborted_rows import AbortedRows
+    from kclient.gateway.append_memory import AppendMemory
     from kclient.gateway.checkpoints import Checkpoints
     from kclient.gateway.clock import Clock
     from kclient.gateway.extents import PartitionStore
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from kclient.gateway.takeover import Takeover
     from kclient.gateway.unit import Unit
     from kclient.gateway.waiters import Waiter
-    from kclient.memory_ledger import LimitedAccount, MemoryAccount
+    from kclient.memory_ledger import MemoryAccount
     from kclient.records import BatchHeader
     from kclient.types import Buffer
 
@@ -85,7 +86,7 @@ class Surroundings:
     checkpoints: Checkpoints
     memory: MemoryAccount
     """Where partitions count."""
-    appends: LimitedAccount
+    appends: AppendMemory
     """Where their appends count that wait for syncs."""
     aborted: AbortedRows
     epochs: Epochs

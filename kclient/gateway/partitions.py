@@ -18,6 +18,7 @@ from kclient.gateway.takeover import Takeover
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from kclient.gateway.append_memory import AppendMemory
     from kclient.gateway.clock import Clock
     from kclient.gateway.extents import PartitionStore
     from kclient.gateway.fenced_writer import FencedWriter
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from kclient.gateway.topics.record import TopicRecord
     from kclient.gateway.topics.table import TopicTable
     from kclient.htp.port import Manager
-    from kclient.memory_ledger import LimitedAccount, MemoryPart
+    from kclient.memory_ledger import MemoryPart
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.log")
 
@@ -95,7 +96,7 @@ class PartitionTable:
         clock: Clock,
         producers: ProducerLimit,
         memory: MemoryPart,
-        appends: LimitedAccount,
+        appends: AppendMemory,
         shields: Shields,
         spawn: Callable[..., object],
     ) -> None:

@@ -25,6 +25,7 @@ from kclient.errors import (
 )
 from kclient.gateway.access import Access, AclOperation, ResourceType
 from kclient.gateway.append import AppendState
+from kclient.gateway.append_memory import AppendMemory
 from kclient.gateway.clock import Clock
 from kclient.gateway.config import TopicConfig
 from kclient.gateway.contents import AT_ONCE, ContentCheck, Recompression, look_through
@@ -118,7 +119,7 @@ class ProduceHandler(Handler):
         workers: Workers,
         clock: Clock,
         peers: Peers,
-        appends: LimitedAccount,
+        appends: AppendMemory,
         batches: LimitedAccount,
         spawn: Callable[..., object],
     ) -> None:
@@ -128,9 +129,9 @@ class ProduceHandler(Handler):
         self._workers = workers
         self._clock = clock
         self._peers = peers
-        self._appends = appends
-        self._many = appends.limit // 2
-        """Bytes of appends that wait for syncs: while there are so many, all answers wait for theirs."""
+        self._appends = appends.account
+        self._many = appends.many
+        """Bytes of appends that wait for syncs: while there are so many, answers wait for theirs."""
         self._batches = batches
         self._told_full = float("-inf")
         self._spawn = spawn
@@ -144,14 +145,14 @@ class ProduceHandler(Handler):
         if refusal is not None or wanted is None:
             refusal = refusal or InvalidRequiredAcksError(f"acks={request.acks} is none of -1, 0 and 1")
             return self.fail(request, context, refusal)
-        full = False
-        if self._appends.held >= self._many:
-            wanted, full = AppendState.DURABLE, self._appends.held >= self._appends.limit
-        if not full and len(request.topic_data) == 1 and len(request.topic_data[0].partition_data) == 1:
+        if len(request.topic_data) == 1 and len(request.topic_data[0].partition_data) == 1:
             topic = request.topic_data[0]
             partition = self._at_hand(topic, topic.partition_data[0], context)
             if partition is not None:
-                return self._append_one(request, context, wanted, partition)
+                if self._appends.held < self._many:
+                    return self._append_one(request, context, wanted, partition)
+                if not partition.appends.full:
+                    return self._append_one(request, context, self._enough(wanted, partition), partition)
         return cast("Begun", started(self._begin(request, context, wanted)))
 
     def _at_hand(
@@ -279,33 +280,38 @@ class ProduceHandler(Handler):
                     if self._batches.held >= self._batches.limit:
                         self._check_queue(partition, header)
                     verified = None if verifications is None else verifications.of(key, partition, header)
-                    append = partition.append(batch, header, verified)
+                    append, enough = partition.append(batch, header, verified), self._enough(wanted, partition)
                     if anew:
-                        waiting.hold(append, wanted, header.length)
+                        waiting.hold(append, enough, header.length)
                 except KafkaError as error:
                     put_error(row, error, context.api_version)
                     if isinstance(error, LedElsewhereError) and context.api_version >= PRODUCE_SINCE:
                         endpoints, client = response.node_endpoints, context.connection
                         tell_producer(endpoints, row, error.leader, self._leadership, client.advertised)
                     continue
-                if append.state >= wanted:
+                if append.state >= enough:
                     put(row, append)
                 else:
-                    waiting.add(row, append, wanted)
+                    waiting.add(row, append, enough)
                     if append.state < AppendState.STORED:
                         waiting.outlive(append, len(batch), self._batches)
                 row.log_start_offset = partition.log.start_offset
         return self._answer(waiting, request, context, deadline)
 
+    def _enough(self, wanted: AppendState, partition: Partition) -> AppendState:
+        """What an answer waits for that asks for `wanted`: where there are many, for what makes them fewer."""
+        return AppendState.DURABLE if self._appends.held >= self._many and partition.appends.many else wanted
+
     def _check_appends(self, partition: Partition, header: BatchHeader) -> None:
         """While there is no memory for appends: refuse the batch before it costs more, and so that its log knows."""
-        if self._appends.held >= self._appends.limit:
+        if partition.appends.full:
             partition.log.refuse(header, self._clock.wall_ms())
             raise self._full(self._appends, "appends whose syncs have not come")
 
     def _check_queue(self, partition: Partition, header: BatchHeader) -> None:
         """While there is no memory for batches that outlive their requests: refuse what could become one."""
         if partition.queues:
+            partition.open_soon()  # whoever tries again finds it open, though others' batches may stay for long
             partition.log.refuse(header, self._clock.wall_ms())
             raise self._full(self._batches, "batches that are not stored and whose clients wait no longer")
 

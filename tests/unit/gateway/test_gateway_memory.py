@@ -18,7 +18,7 @@ from kclient.errors import ErrorCode, PolicyViolationError
 from kclient.gateway import Gateway
 from kclient.gateway.checkpoints import Checkpoints
 from kclient.htp import StorageError, open_store
-from kclient.htp.embedded.files import Files
+from kclient.htp.embedded.files import Files, SyncPoint
 from kclient.htp.memory.manager import MemoryManager
 from kclient.memory_ledger import CacheAccount, MemoryPart
 from kclient.net.memory_budget import ALLOWANCE, Share
@@ -498,20 +498,36 @@ async def test_a_static_member_that_restarts_has_room_in_its_own_place() -> None
 
 
 class Disk(Files):
-    """Its syncs hang when it is told so."""
+    """Its syncs hang when it is told so: of one broker, or of all."""
 
     def __init__(self) -> None:
         super().__init__()
         self.goes_on = threading.Event()
         self.goes_on.set()
+        self.of: str = ""
+        self._paths: dict[int, str] = {}
 
-    def sync(self, *args: Any) -> None:
-        self.goes_on.wait()
-        super().sync(*args)
+    def open(self, path: str, *, create: bool = False) -> int:
+        fd = super().open(path, create=create)
+        self._paths[fd] = path
+        return fd
 
-    def sync_everything(self, *args: Any) -> None:
-        self.goes_on.wait()
-        super().sync_everything(*args)
+    def open_directory(self, path: str) -> int:
+        fd = super().open_directory(path)
+        self._paths[fd] = path
+        return fd
+
+    def _wait(self, fd: int) -> None:
+        if self.of in self._paths[fd]:
+            self.goes_on.wait()
+
+    def sync(self, fd: int, point: SyncPoint) -> None:
+        self._wait(fd)
+        super().sync(fd, point)
+
+    def sync_everything(self, fd: int, point: SyncPoint) -> None:
+        self._wait(fd)
+        super().sync_everything(fd, point)
 
 
 @pytest.fixture
@@ -603,6 +619,36 @@ async def test_appends_that_wait_for_a_disk_to_answer_are_bounded(
         assert not (await wire.produce("t", batch_of(b"x"))).error_code
 
 
+@pytest.mark.slow
+async def test_appends_to_one_disk_leave_room_for_those_to_the_others(
+    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `acks=1` they are answered before their sync, however much waits for the other disk."""
+    monkeypatch.setattr("kclient.htp.embedded.liveness.PATIENCE_S", 60.0)
+    async with running(f"embedded:{tmp_path}/data", config=LEAST, mapping="broker", brokers=2) as (gateway, wire):
+        await wire.create("t", 2)
+        record = gateway.parts.topics.get("t")
+        assert record is not None
+        disk.of = f"/{record.places[0].broker}/"
+        for partition in range(2):
+            assert not (await wire.produce("t", batch_of(b"x"), partition)).error_code
+        disk.goes_on.clear()
+        try:
+            await sent_until_refused(gateway, produce_request("t", batch_of(b"x"), acks=1))
+            wanted = record.logs[1].log.next_offset
+            with anyio.fail_after(20):
+                for acks in (-1, 1):
+                    for _ in range(100):
+                        request = produce_request("t", batch_of(b"x"), 1, acks=acks)
+                        row = (await wire(request, 9)).responses[0].partition_responses[0]
+                        assert (row.error_code, row.base_offset) == (0, wanted), row.error_message
+                        wanted += 1
+            assert held(gateway, "appends") < 3 * MB
+        finally:
+            disk.goes_on.set()
+        await until(lambda: not held(gateway, "appends"))
+
+
 async def test_batches_that_outlive_their_requests_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """They wait for their partition to open: their clients have gone, or were told that their time is over."""
     from kclient.gateway.partition import Partition
@@ -611,12 +657,14 @@ async def test_batches_that_outlive_their_requests_count(monkeypatch: pytest.Mon
     opened = Partition._try_to_open
 
     async def slowly(self: Partition) -> Any:
-        await opens.wait()
+        if self.name == "t":
+            await opens.wait()
         return await opened(self)
 
     monkeypatch.setattr(Partition, "_try_to_open", slowly)
     async with running(config=LEAST) as (gateway, wire):
         await wire.create("t")
+        await wire.create("another")
         batch = batch_of(bytes(700_000))
         clients = [connect(gateway) for _ in range(2)]
         await clients[0].send(produce_request("t", batch, acks=0), 9)
@@ -637,6 +685,9 @@ async def test_batches_that_outlive_their_requests_count(monkeypatch: pytest.Mon
         assert SETTING in refused.error_message
         numbered = [bytes(batch_of(b"x", producer_id=7, producer_epoch=0, sequence=number)) for number in range(2)]
         assert (await wire.produce("t", bytearray(numbered[0]))).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        with anyio.fail_after(20):  # it is opened by the first, which is refused
+            while (await wire.produce("another", batch_of(b"x"))).error_code:
+                await anyio.sleep(0.005)
         opens.set()
         await until(lambda: not held(gateway, "batches"))
         assert (await wire.offset("t", -1)).offset == 3, "all that were taken are there"
