@@ -151,9 +151,17 @@ class Wire:
             offset = records[-1].offset + 1
 
     async def offset(
-        self, topic: str, timestamp: int, partition: int = 0, *, isolation_level: int = 0
+        self,
+        topic: str,
+        timestamp: int,
+        partition: int = 0,
+        *,
+        isolation_level: int = 0,
+        current_leader_epoch: int = -1,
     ) -> ListOffsetsPartitionResponse:
-        wanted = ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
+        wanted = ListOffsetsPartition(
+            partition_index=partition, timestamp=timestamp, current_leader_epoch=current_leader_epoch
+        )
         request = ListOffsetsRequest(
             replica_id=-1,
             isolation_level=isolation_level,

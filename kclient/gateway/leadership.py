@@ -11,6 +11,7 @@ raised.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from kclient.gateway.assignment import fingerprint
@@ -48,6 +49,17 @@ class Leader(NamedTuple):
     """That of its unit: it grows whenever the leader changes, or raises it."""
 
 
+class Standing(Enum):
+    """What has become of a partition that this gateway has led under some epoch."""
+
+    LED = "led"
+    """It leads it still."""
+    RISEN = "risen"
+    """It leads it still, under a greater epoch: of when that was its first generation nobody knows any more."""
+    LOST = "lost"
+    """Another gateway leads it, or has led it meanwhile."""
+
+
 class Leadership(Protocol):
     """Tells who leads and coordinates what at this moment. It is asked for each request, and must not wait."""
 
@@ -79,6 +91,10 @@ class Leadership(Protocol):
 
     def leads(self, record: TopicRecord, index: int) -> bool:
         """Whether that is this gateway."""
+        ...
+
+    def standing(self, record: TopicRecord, index: int, epoch: int) -> Standing:
+        """What has become of a partition that this gateway has led under an epoch."""
         ...
 
     def unit(self, record: TopicRecord, index: int) -> Unit:
@@ -218,6 +234,17 @@ class AssignedLeadership:
         if not self._leads_some or self._everything is not None:
             return self._leads_some
         return self._assigned(record.topic_id, record.mapping.unit(index)).node_id == self._node_id
+
+    def standing(self, record: TopicRecord, index: int, epoch: int) -> Standing:
+        """As the generations say, of which some may not have been noticed by themselves."""
+        if not self.leads(record, index):
+            return Standing.LOST
+        leader = self._everything or self._assigned(record.topic_id, record.mapping.unit(index))
+        if leader.epoch <= epoch:
+            return Standing.LED
+        former = self._generations.current.former(self.unit(record, index).fingerprint)
+        taken_away = former.get((self._node_id, self._generations.run), 0)
+        return Standing.LOST if taken_away > epoch else Standing.RISEN
 
     def unit(self, record: TopicRecord, index: int) -> Unit:
         """As the topic's mapping says."""

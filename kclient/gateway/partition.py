@@ -99,7 +99,7 @@ class Partition(StoredPartition):
         self._end_unknown = False
         """Whether an append has failed since the store was last asked where it ends."""
         self._passed_by = False
-        """Whether the topic that it shares has to be opened anew once more, since it began to be opened."""
+        """Whether it has to be opened anew once more, since it began to be opened."""
         self._undecided: Undecided | None = None
         """What was on its way when the outcome of an append was not known, until it has been read back."""
         self.checkpoints: PartitionCheckpoints = PartitionCheckpoints(self, topic_id, index, around)
@@ -200,7 +200,7 @@ class Partition(StoredPartition):
             self._laid_out = changed
         self._check_here()
         if self._passed_by:
-            raise StorageError(f"{self}: the topic that it shares is opened anew")
+            raise StorageError(f"{self}: it has to be opened once more, since something has changed meanwhile")
         self.direct = topic if CAP_NOWAIT in self._around.store.capabilities else None  # type: ignore[assignment]
         self._count(_OPEN)
 
@@ -217,11 +217,15 @@ class Partition(StoredPartition):
 
     def _neighbour_stopped(self, error: BaseException) -> None:
         """What became of an append of another partition that shares the topic in HTP is not known."""
+        self.open_anew(f"the topic that it shares has to be opened anew: {error}")
+
+    def open_anew(self, reason: str) -> None:
+        """Open it anew, and find out what is stored of what is on its way; if it is being opened, do it again."""
         if self.state is State.LEAVING:
             self._end(moved(self))
         elif self.state in _STALLS:
             if self._undecided is None:
-                self._stop_for(f"{self}: the topic that it shares has to be opened anew: {error}")
+                self._stop_for(f"{self}: {reason}")
         else:
             self._passed_by = True
 

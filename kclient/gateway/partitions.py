@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from kclient.errors import NotLeaderOrFollowerError, UnknownTopicOrPartitionError
 from kclient.gateway.aborted_rows import AbortedRows
 from kclient.gateway.checkpoints import Checkpoints
+from kclient.gateway.leadership import Standing
 from kclient.gateway.opening import Openings
 from kclient.gateway.partition import Partition
 from kclient.gateway.partition_life import Surroundings
@@ -174,7 +175,9 @@ class PartitionTable:
             await store.save([partition.stored_in for partition in changed if partition.state is State.OPEN])
 
     async def take_moved(self, pause: Callable[[], Awaitable[None]]) -> list[tuple[TopicRecord, Partition]]:
-        """Take those out that another gateway leads by now: nobody finds them here any more.
+        """Take those out that another gateway leads by now, or has led: nobody finds them here any more.
+
+        Those whose epoch has risen though nobody else has led them are opened anew under it.
 
         Args:
             pause: Where others have their turn.
@@ -185,11 +188,15 @@ class PartitionTable:
         found: list[tuple[TopicRecord, Partition]] = []
         for record in self._topics.all():
             for index, partition in list(record.logs.items()):
-                if not self._leadership.leads(record, index) and record.logs.get(index) is partition:
-                    del record.logs[index]
-                    partition.move()
-                    if partition.state is State.LEAVING:
-                        found.append((record, partition))
+                if record.logs.get(index) is partition:
+                    standing = self._leadership.standing(record, index, partition.log.leader_epoch)
+                    if standing is Standing.LOST:
+                        del record.logs[index]
+                        partition.move()
+                        if partition.state is State.LEAVING:
+                            found.append((record, partition))
+                    elif standing is Standing.RISEN:
+                        partition.open_anew("its leader epoch has risen")
                 await pause()
         return found
 

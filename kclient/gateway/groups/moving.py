@@ -87,7 +87,10 @@ class GroupMoves:
 
     async def load(self) -> None:
         """Read the groups that have come. Raises `HtpError` if the store fails; then it may be called again."""
-        number = self._leadership.generation
+        await self._load(self._leadership.generation)
+
+    async def _load(self, number: int) -> None:
+        """Read them; those that the generations up to this number take away have been taken out."""
         if number <= self._loaded:
             return
         await self._loader.load(self._is_wanted)
@@ -102,9 +105,10 @@ class GroupMoves:
         while True:
             news = self._news
             try:
-                if self._loaded < self._leadership.generation:
+                number = self._leadership.generation
+                if self._loaded < number:
                     await self._take_out()
-                    await self.load()
+                    await self._load(number)  # what a newer one takes away has not been taken out
             except ClosedError:
                 return
             except KafkaError as error:

@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from kclient.errors import ErrorCode
 from kclient.gateway import Gateway, eviction, handing_over, releases
 from kclient.gateway.assignment import Generation, Generations
+from kclient.gateway.assignment.generations import KEPT
 from kclient.gateway.cluster_generations import ClusterGenerations, begin_together
 from kclient.gateway.eviction import Eviction
 from kclient.gateway.fenced_writer import FencedWriter
@@ -210,6 +212,56 @@ async def test_one_that_has_failed_is_evicted(url: str, monkeypatch: pytest.Monk
             assert await read({1: wire}, index) == [b"a", b"b"]
         assert list(await scan_all(store.manager, RELEASED)) == [released_key(1)]
         await other.aclose()
+
+
+async def test_what_another_gateway_has_led_meanwhile_is_opened_anew(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It joined and left before this one had heard of either."""
+    monkeypatch.setattr(releases, "CLAIM_S", 0.05)
+    async with shared_store(url) as store, joined(store, 1) as (first, wire):
+        await wire.create("t", COUNT)
+        for index in range(COUNT):
+            assert (await wire.produce("t", batch_of(b"a"), index)).base_offset == 0
+        before = await leaders_of(wire)
+        generations = first.parts.generations
+        with monkeypatch.context() as deaf:
+            deaf.setattr(generations, "apply", lambda _changes: anyio.lowlevel.checkpoint())
+            async with joined(store, 2) as (_, other):
+                moved = {index for index, (node_id, _) in (await leaders_of(other)).items() if node_id == 2}
+                assert 0 < len(moved) < COUNT
+                for index in moved:
+                    assert await append({2: other}, index, bytearray(b"b")) == 1
+        assert list(generations.current.newest.members) == [1]
+        await generations.read_all()
+        told = await leaders_of(wire)
+        for index in range(COUNT):
+            values = [b"a", b"b"] if index in moved else [b"a"]
+            assert await read({1: wire}, index) == values
+            assert await append({1: wire}, index, bytearray(b"c")) == len(values)
+            assert (told[index][1] > before[index][1]) == (index in moved)
+            asked = await wire.offset("t", -1, index, current_leader_epoch=told[index][1])
+            assert (asked.error_code, asked.offset) == (0, len(values) + 1)
+
+
+async def test_an_epoch_that_rises_because_generations_are_forgotten(url: str) -> None:
+    async with shared_store(url) as store, joined(store, 1) as (first, wire):
+        await wire.create("t", COUNT)
+        for index in range(COUNT):
+            assert (await wire.produce("t", batch_of(b"a"), index)).base_offset == 0
+        before, generations = await leaders_of(wire), first.parts.generations
+        for _ in range(KEPT):
+            second, lease = await generations_of(store.manager, 2)
+            await generations.read_all()
+            await second.leave(lease)
+            await store.manager.commit({released_key(2): None}, lease=lease.current)
+            await generations.read_all()
+            await first.parts.hand_over.done()
+        told = await leaders_of(wire)
+        for index in range(COUNT):
+            assert told[index][1] > before[index][1]
+            assert await append({1: wire}, index, bytearray(b"b")) == 1
+            assert await read({1: wire}, index) == [b"a", b"b"]
+            asked = await wire.offset("t", -1, index, current_leader_epoch=told[index][1])
+            assert (asked.error_code, asked.offset) == (0, 2)
 
 
 # What is decided, part by part
