@@ -97,7 +97,6 @@ class Eviction:
                 await self._evict(node_id, run, lease)
             except LeaseHeldError:  # it was renewed, or another gateway is faster
                 continue
-            self._owes = True
         if self._owes:
             await self._evicted()
             self._owes = False
@@ -109,6 +108,7 @@ class Eviction:
             taken = await self._manager.acquire(lease.name, holder, LEASE_S, over=lease)
         try:
             logger.warning("the gateway with node.id=%d is lost: what it led is led by others from now on", node_id)
+            self._owes = True  # before: a commit may be made and fail all the same, and then nobody finds it again
             while True:
                 try:
                     await self._generations.evict(node_id, run, self._lease, await self._rows(node_id, run))

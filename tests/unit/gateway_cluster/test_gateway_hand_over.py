@@ -21,7 +21,7 @@ from kclient.gateway.releases import Releases
 from kclient.gateway.rows.assignment import ReleasedRow, encode_generations
 from kclient.gateway.rows.keys import ASSIGNMENT, RELEASED, gateway_key, released_key
 from kclient.gateway.unit import Unit
-from kclient.htp import FencedError, open_store
+from kclient.htp import FencedError, StorageError, open_store
 from kclient.htp.port import Manager
 from tests.all_rows import scan_all
 from tests.gateway_wire import Wire, batch_of, connect
@@ -390,6 +390,45 @@ async def test_two_that_evict_at_once(url: str) -> None:
         for generations in (second, third):
             await generations.read_all()
             assert sorted(generations.current.newest.members) == [2, 3]
+
+
+@pytest.mark.parametrize("call", ["commit", "release"])
+async def test_what_is_left_is_finished_though_the_store_fails_meanwhile(
+    url: str, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has done what it was asked, and nobody is told."""
+    async with open_store(url) as store:
+        manager = store.manager
+        _, lost = await generations_of(manager, 1)
+        second, lease = await generations_of(manager, 2)
+        finished = 0
+
+        async def finish() -> None:
+            nonlocal finished
+            finished += 1
+
+        now = 0.0
+        watcher = Eviction(manager, lease, second, finish, lambda: now)
+        await watcher.look()
+        now += 32
+        done = getattr(manager, call)
+
+        async def fails(*args: Any, **options: Any) -> None:
+            await done(*args, **options)
+            raise StorageError("the answer was lost")
+
+        with monkeypatch.context() as failing:
+            failing.setattr(manager, call, fails)
+            with pytest.raises(StorageError):
+                await watcher.look()
+        assert finished == 0
+        await second.read_all()
+        assert list(second.current.newest.members) == [2]
+        for _ in range(2):
+            await watcher.look()
+        assert finished == 1
+        with pytest.raises(FencedError):
+            await manager.renew(lost.current)
 
 
 async def test_a_new_run_of_a_lost_gateway_keeps_its_rows(url: str) -> None:
