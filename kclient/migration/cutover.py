@@ -6,6 +6,7 @@ the ends of the source are looked at again afterwards.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
@@ -147,9 +148,11 @@ class CutOverRun:
             if not await self._look():
                 still_since = anyio.current_time()
             elif anyio.current_time() - still_since >= self._quiet:
-                if not (waits := await self._active()):
-                    return self._ends
-                self._waits_for = waits
+                waits = await self._active()
+                if waits:
+                    self._waits_for = waits
+                elif self._ends.keys() == {state.tp for state in self._mirror.states()}:
+                    return self._ends  # else some have come meanwhile
             now = anyio.current_time()
             if self._waits_for != told:
                 told = self._waits_for
@@ -219,11 +222,11 @@ class CutOverRun:
             if each.end > ends[tp]
         ]
         topics = await self._source.topics()
-        for name in sorted({tp.topic for tp in ends}):
-            known, now = len(self._mirror.topics[name].partitions), topics.get(name)
+        for name, known in sorted(Counter(tp.topic for tp in ends).items()):
+            now = topics.get(name)
             if now is not None and now.partitions > known:
                 late.append(f"{name} has {now.partitions} partitions at the source now, and had {known}")
-        return late
+        return late + [f"topic {name} was made at the source meanwhile" for name in self._mirror.missing(topics)]
 
 
 def _named(partitions: list[TopicPartition]) -> str:

@@ -7,7 +7,7 @@ any time. Each broker has a task of its own, so that one that is slow or gone ho
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -255,6 +255,10 @@ class Mirror:
 
     def _is_new(self, name: str) -> bool:
         return name not in self.topics and name not in self.taken_over
+
+    def missing(self, found: Iterable[str]) -> list[str]:
+        """Those of the source's topics that are to be mirrored, and have come since it was looked for new ones."""
+        return [name for name in found if self._selects(name) and self._is_new(name) and name not in self._told]
 
     def _look_after(self, topic: MirroredTopic, found: SourceTopic | None, *, known: bool) -> None:
         """What the source says of a topic now.

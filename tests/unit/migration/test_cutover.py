@@ -12,6 +12,7 @@ from kclient.errors import KafkaStorageError, KafkaTimeoutError
 from kclient.gateway import Gateway
 from kclient.gateway.topics.catalogue import TopicCatalogue
 from kclient.migration import MigrationError, SourceCluster, Target
+from kclient.migration import cutover
 from kclient.migration.cutover import CutOver, CutOverRun
 from tests.gateway_wire import batch_of, names, running
 from tests.unit.migration.conftest import Pair, clients, pair, until
@@ -132,6 +133,56 @@ async def test_what_differs_is_not_taken_over() -> None:
         with pytest.raises(MigrationError, match="the store begins at offset 1, and the source at 0"):
             await cut_over(source, htp, target)
         assert (await wire.produce("flights", batch_of(b"mine"))).error_code == 44
+
+
+@pytest.mark.parametrize("grown", [False, True])
+async def test_what_comes_while_groups_are_looked_at_is_watched_as_well(
+    grown: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mirror has it by then, but nobody has looked whether it is written to."""
+    htp = f"memory:{next(names)}"
+    async with pair() as source, running(htp, config=NO_DELAY) as (target, wire):
+        await source.wire.create("flights")
+        await source.wire.produce("flights", batch_of(b"a"))
+        come, partition = ("flights", 1) if grown else ("new", 0)
+        looked, verified = CutOverRun._active, cutover.verify
+
+        async def comes(self: CutOverRun) -> str:
+            if target.parts.partitions.get(come, partition) is None:
+                await (source.wire.grow("flights", 2) if grown else source.wire.create("new"))
+                await until(lambda: (topic := self._mirror.topics.get(come)) and len(topic.partitions) > partition)
+            return await looked(self)
+
+        async def goes_on(*args: Any, **options: Any) -> Any:
+            found = await verified(*args, **options)
+            await source.wire.produce(come, batch_of(b"b"), partition)
+            return found
+
+        monkeypatch.setattr(CutOverRun, "_active", comes)
+        monkeypatch.setattr(cutover, "verify", goes_on)
+        with pytest.raises(MigrationError, match=f"{come}-{partition}: the source has gone on from offset 0 to 1"):
+            await cut_over(source, htp, target)
+        assert (await wire.produce(come, batch_of(b"mine"), partition)).error_code == 44
+
+
+async def test_a_topic_that_is_made_at_the_end_holds_it_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mirror has been stopped by then."""
+    htp = f"memory:{next(names)}"
+    async with pair() as source, running(htp, config=NO_DELAY) as (target, wire):
+        await source.wire.create("flights")
+        verified = cutover.verify
+
+        async def goes_on(*args: Any, **options: Any) -> Any:
+            found = await verified(*args, **options)
+            await source.wire.create("new")
+            return found
+
+        monkeypatch.setattr(cutover, "verify", goes_on)
+        with pytest.raises(MigrationError, match="topic new was made at the source meanwhile"):
+            await cut_over(source, htp, target)
+        assert (await wire.produce("flights", batch_of(b"mine"))).error_code == 44
+        monkeypatch.undo()
+        assert (await cut_over(source, htp, target)).topics == ["flights", "new"]
 
 
 async def test_no_producer_id_of_the_source_is_given_out_again() -> None:
