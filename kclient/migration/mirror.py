@@ -1,7 +1,8 @@
 """The mirror: follows topics of a cluster, batch by batch, until it is told to stop.
 
 How far it has come only the store knows: where a partition's log ends there, its mirror goes on. So it may be killed at
-any time. Each broker has a task of its own, so that one that is slow or gone holds up nobody else.
+any time. Each broker has a task of its own, so that one that is slow or gone holds up nobody else. Nor does a disk of
+the store that hangs: a partition whose records are not durable within a second is fetched on when they are.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ _RETRY_S: Final = 0.5
 _IDLE_S: Final = 0.2
 _LOOKING_UP_S: Final = 2.0
 """Others of the broker wait meanwhile."""
+_PATIENCE_S: Final = 1.0
+"""So long others of the broker wait until what was appended is durable."""
 _SURE: Final = 3
 """So often a broker must have nothing before that counts, or send what is damaged."""
 _PASSING: Final = (UnknownTopicOrPartitionError, UnknownTopicIdError, InconsistentTopicIdError)
@@ -94,6 +97,7 @@ class Mirror:
         self._turns = 0
         self._look_now = anyio.Event()
         self._stop = anyio.Event()
+        self._tasks: TaskGroup | None = None
 
     # What is to be done
 
@@ -156,7 +160,8 @@ class Mirror:
         Raises:
             KafkaError: It cannot go on at all; single topics that cannot tell why (`MirroredTopic.problems`).
         """
-        async with anyio.create_task_group() as tasks:
+        async with anyio.create_task_group() as self._tasks:
+            tasks = self._tasks
             self._begin_workers(tasks)
             tasks.start_soon(self._guarded, self._keep_fresh, tasks)
             await self._stop.wait()
@@ -374,8 +379,12 @@ class Mirror:
         return {
             tp: answer
             for tp, answer in ahead.items()
-            if tp not in following or self._state(tp).position == following[tp]
+            if tp not in following or self._may_follow(self._state(tp), following[tp])
         }
+
+    @staticmethod
+    def _may_follow(state: MirroredPartition, offset: int) -> bool:
+        return state.position == offset and not state.settling
 
     def _state(self, tp: TopicPartition) -> MirroredPartition:
         return self.topics[tp.topic].partitions[tp.partition]
@@ -388,6 +397,8 @@ class Mirror:
         due: list[MirroredPartition] = []
         for state in self.states():
             if state.retry_at > now or snapshot.leader_id(state.tp) != node_id:
+                continue
+            if state.settling and state.tp not in following:
                 continue
             if state.partition.state is not State.OPEN:
                 self._open(state)
@@ -424,27 +435,42 @@ class Mirror:
         state.partition.open_soon()
 
     async def _take(self, fetched: dict[TopicPartition, Fetched]) -> None:
-        """Append what a broker has sent, and wait until it is durable."""
-        appended: list[tuple[MirroredPartition, Fetched, Appended]] = []
+        """Append what a broker has sent, and wait until it is durable, but for a disk that hangs."""
+        settled: list[anyio.Event] = []
         for tp, answer in fetched.items():
             state = self._state(tp)
             if answer.error is not None:
-                await self._refused(state, answer.error)
-                continue
-            state.source = Bounds(answer.start, answer.end, answer.stable)
-            made = await self._append(state, answer)
+                made, start = await self._refused(state, answer.error)
+            else:
+                state.source = Bounds(answer.start, answer.end, answer.stable)
+                made, start = await self._append(state, answer), answer.start
             if made is not None:
-                appended.append((state, answer, made))
-        for state, answer, made in appended:
-            try:
-                if made.last is not None:
-                    await durable(made.last)
-                    state.records += made.records
-                    state.size += made.size
-                if answer.start > state.partition.log.start_offset:
-                    await state.partition.trim(answer.start)
-            except KafkaError as error:
-                self._failed(state, error)
+                settled.append(self._settle_soon(state, made, start))
+        with anyio.move_on_after(_PATIENCE_S):
+            for each in settled:
+                await each.wait()
+
+    def _settle_soon(self, state: MirroredPartition, made: Appended, start: int) -> anyio.Event:
+        """Have what was appended to a partition settled in a task of its own; it is fetched no more meanwhile."""
+        assert self._tasks is not None
+        over, state.settling = anyio.Event(), True
+        self._tasks.start_soon(self._guarded, self._settle, state, made, start, over)
+        return over
+
+    async def _settle(self, state: MirroredPartition, made: Appended, start: int, over: anyio.Event) -> None:
+        """Until what was appended is durable, and the log begins where its source does."""
+        try:
+            if made.last is not None:
+                await durable(made.last)
+                state.records += made.records
+                state.size += made.size
+            if start > state.partition.log.start_offset:
+                await state.partition.trim(start)
+        except KafkaError as error:
+            self._failed(state, error)
+        finally:
+            state.settling = False
+            over.set()
 
     async def _append(self, state: MirroredPartition, answer: Fetched) -> Appended | None:
         """Append what came of one partition; None if that failed."""
@@ -453,7 +479,7 @@ class Mirror:
             if made.last is not None:
                 state.empty = state.damaged = 0
             elif answer.end > state.position:
-                await self._found_nothing(state, answer)
+                made = await self._found_nothing(state, answer) or made
             else:
                 state.empty = 0
         except CorruptRecordError as error:
@@ -472,19 +498,18 @@ class Mirror:
         self._is_well(str(state.tp))
         return made
 
-    async def _found_nothing(self, state: MirroredPartition, answer: Fetched) -> None:
+    async def _found_nothing(self, state: MirroredPartition, answer: Fetched) -> Appended | None:
         """A broker sends nothing though the partition's end is further on: what was there may be compacted away."""
         state.empty += 1
         if state.empty <= _SURE or len(answer.records):
-            return
+            return None
         state.empty = 0
         if self.topics[state.tp.topic].remote:
             why = "its remote storage does not answer"
         else:
             try:
                 if await self._is_hole(state, answer.start):
-                    await self._target.skip(state.partition, answer.end)
-                    return
+                    return self._target.skip(state.partition, answer.end)
                 why = "it does not show that it can read the partition"
             except KafkaError as error:
                 why = str(error)
@@ -494,6 +519,7 @@ class Mirror:
             f"{state.tp}: the source sends nothing from offset {state.position} on, though it goes up to {answer.end}: "
             f"{why}. It is tried again",
         )
+        return None
 
     async def _is_hole(self, state: MirroredPartition, start: int) -> bool:
         """Whether a broker that sends nothing of a partition can read it: else there may be records all the same.
@@ -529,12 +555,12 @@ class Mirror:
         state.retry_at = anyio.current_time() + _RETRY_S
         self._look_now.set()
 
-    async def _refused(self, state: MirroredPartition, error: KafkaError) -> None:
-        """The source has refused a partition."""
+    async def _refused(self, state: MirroredPartition, error: KafkaError) -> tuple[Appended | None, int]:
+        """The source has refused a partition; what was appended instead, and where it begins then."""
         state.retry_at = anyio.current_time() + _RETRY_S
         if isinstance(error, OffsetOutOfRangeError):
             try:
-                await self._out_of_range(state)
+                return await self._out_of_range(state)
             except KafkaError as failure:
                 self._tell(str(state.tp), f"{state.tp}: where it begins is not known, it is asked again: {failure}")
         elif isinstance(error, _PASSING):  # it may have been deleted, or the broker does not know it yet
@@ -544,8 +570,9 @@ class Mirror:
         else:
             state.problem = f"{state.tp} is mirrored up to offset {state.position - 1} only: {error}"
             self._tell(str(state.tp), state.problem)
+        return None, -1
 
-    async def _out_of_range(self, state: MirroredPartition) -> None:
+    async def _out_of_range(self, state: MirroredPartition) -> tuple[Appended | None, int]:
         """The source has nothing (any more) at the offset that is next."""
         bounds = (await self._source.bounds([state.tp]))[state.tp]
         there = state.partition.log.next_offset
@@ -564,6 +591,7 @@ class Mirror:
                 )
             state.begin, state.retry_at = bounds.start, 0.0
             if bounds.start >= bounds.end:
-                await self._target.skip(state.partition, bounds.start)
-                await state.partition.trim(bounds.start)
+                made = self._target.skip(state.partition, bounds.start)
                 state.source = bounds
+                return made, bounds.start
+        return None, -1

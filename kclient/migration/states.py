@@ -33,6 +33,8 @@ class MirroredPartition:
     """How often in turn a broker had nothing for it, though its end is further on."""
     damaged: int = 0
     """How often in turn what came was damaged."""
+    settling: bool = False
+    """Whether what was appended is not durable yet, or the log not trimmed as far as its source is."""
 
     @property
     def position(self) -> int:

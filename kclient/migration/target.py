@@ -117,11 +117,13 @@ class Target:
                 await anyio.lowlevel.checkpoint()
         return Appended(last, records, size)
 
-    async def skip(self, partition: Partition, end: int) -> None:
-        """Have the mirror of a partition end where its source ends; durable when this returns."""
-        append = partition.skip_mirrored(end)
-        if append is not None:
-            await durable(append)
+    def skip(self, partition: Partition, end: int) -> Appended:
+        """Have the mirror of a partition end where its source ends; wait for `durable` afterwards.
+
+        Raises:
+            KafkaError: The gateway refuses that.
+        """
+        return Appended(partition.skip_mirrored(end), 0, 0)
 
     async def take_over(self, records: Iterable[TopicRecord]) -> None:
         """Have topics follow their sources no more, and take producers' records; for good when this returns."""

@@ -1,4 +1,4 @@
-"""Stand-ins for the disk: one that remembers what was synced and plays a power cut, one that fails on demand."""
+"""Stand-ins for the disk: one that remembers what was synced and plays a power cut, others fail or hang."""
 
 from __future__ import annotations
 
@@ -257,3 +257,54 @@ def no_space() -> OSError:
 
 def broken() -> OSError:
     return OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+class HangingFiles(Files):
+    """The disk of one broker answers nothing from `hang` on, until `go_on`."""
+
+    def __init__(self, shard: str) -> None:
+        super().__init__()
+        self._shard = f"/{shard}/"
+        self._paths: dict[int, str] = {}
+        self._may = threading.Event()
+        self._may.set()
+        self._syncs_only = False
+        self.reached = threading.Event()
+        """Set when something hangs."""
+
+    def hang(self, *, syncs_only: bool = False) -> None:
+        self._syncs_only = syncs_only
+        self._may.clear()
+
+    def go_on(self) -> None:
+        self._may.set()
+
+    def _ask(self, path: str) -> None:
+        if self._shard in path and not self._may.is_set():
+            self.reached.set()
+            assert threading.current_thread() is not threading.main_thread(), "the event loop waits for the disk"
+            assert self._may.wait(60)
+
+    def open(self, path: str, *, create: bool = False) -> int:
+        if not self._syncs_only:
+            self._ask(path)
+        fd = super().open(path, create=create)
+        self._paths[fd] = path
+        return fd
+
+    def write(self, fd: int, buffers: Sequence[Buffer], position: int) -> None:
+        if not self._syncs_only:
+            self._ask(self._paths.get(fd, ""))
+        super().write(fd, buffers, position)
+
+    def sync(self, fd: int, point: SyncPoint) -> None:
+        self._ask(self._paths.get(fd, ""))
+        super().sync(fd, point)
+
+    def remove_tree(self, path: str) -> None:
+        self._ask(path)
+        super().remove_tree(path)
+
+    def rename(self, path: str, target: str) -> None:
+        self._ask(path)
+        super().rename(path, target)

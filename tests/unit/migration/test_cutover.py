@@ -11,8 +11,7 @@ import kclient
 from kclient.errors import KafkaStorageError, KafkaTimeoutError
 from kclient.gateway import Gateway
 from kclient.gateway.topics.catalogue import TopicCatalogue
-from kclient.migration import MigrationError, SourceCluster, Target
-from kclient.migration import cutover
+from kclient.migration import MigrationError, SourceCluster, Target, cutover
 from kclient.migration.cutover import CutOver, CutOverRun
 from tests.gateway_wire import batch_of, names, running
 from tests.unit.migration.conftest import Pair, clients, pair, until

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -15,12 +16,15 @@ from kclient.gateway.partition import Partition
 from kclient.htp import open_store
 from kclient.htp.errors import StorageError
 from kclient.migration import MigrationError, Target, Throttle
+from kclient.migration import mirror as mirror_module
+from kclient.migration.states import MirroredPartition
 from kclient.migration.verifying import verify
 from kclient.records import MessageSetBuilder, read_header
 from kclient.records.batch_header import HEADER_SIZE
 from tests.gateway_wire import batch_of, connect, names, running
 from tests.small_transactions import Transactor, coordinated, local_peers
 from tests.uncertain_store import Fate, UncertainStore
+from tests.unit.htp.disks import HangingFiles
 from tests.unit.migration.conftest import Pair, caught_up, clients, pair, until
 
 pytestmark = pytest.mark.anyio
@@ -197,6 +201,42 @@ async def test_a_full_disk_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> Non
             full = False
             await caught_up(mirror)
         assert await wire.values("flights") == [b"a"]
+
+
+def reaches(state: MirroredPartition, offset: int) -> bool:
+    return state.partition.log.high_watermark == offset
+
+
+async def test_a_disk_that_hangs_holds_up_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it is to have comes from the same broker."""
+    monkeypatch.setattr(mirror_module, "_PATIENCE_S", 0.05)
+    files = HangingFiles("brk-1")
+    monkeypatch.setattr("kclient.htp.embedded.Files", lambda: files)
+    url = f"embedded:{tmp_path}/data"
+    async with pair() as source, running(url, mapping="broker", brokers=2) as (target, _):
+        await source.wire.create("flights", 2)
+        async with source.mirroring(target) as mirror:
+            record = mirror.topics["flights"].record
+            hanging = next(index for index, place in enumerate(record.places) if place.broker == "brk-1")
+            states = mirror.topics["flights"].partitions
+            for index in range(2):
+                await source.wire.produce("flights", batch_of(b"a"), index)
+            await until(lambda: [state.partition.log.high_watermark for state in states] == [1, 1])
+            files.hang(syncs_only=True)
+            try:
+                await source.wire.produce("flights", batch_of(b"b"), hanging)
+                await until(files.reached.is_set)
+                for number in range(5):
+                    await source.wire.produce("flights", batch_of(b"b"), 1 - hanging)
+                    await until(partial(reaches, states[1 - hanging], number + 2))
+                assert reaches(states[hanging], 1)
+            finally:
+                files.go_on()
+            await caught_up(mirror)
+            assert [state.records for state in mirror.topics["flights"].partitions] == [
+                2 + 4 * hanging,
+                6 - 4 * hanging,
+            ]
 
 
 async def test_a_source_that_restarts_is_waited_for(tmp_path: object) -> None:
