@@ -217,6 +217,7 @@ async def assemble(
                 clock=clock,
                 shields=shields,
                 flow=queue.flow(),
+                spawn=spawn,
             ),
             ListOffsetsHandler(access, partitions, TimestampSearch(store.capabilities, workers)),
             OffsetForLeaderEpochHandler(access, partitions),

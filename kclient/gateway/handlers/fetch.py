@@ -67,6 +67,7 @@ class FetchHandler(Handler):
         clock: What time it is.
         shields: Keep what is read from the disk from being left half done.
         flow: In whose turns the many partitions of a session are given up.
+        spawn: Starts a task of the gateway.
     """
 
     API: ClassVar[ApiKey] = ApiKey.FETCH
@@ -86,8 +87,9 @@ class FetchHandler(Handler):
         clock: Clock,
         shields: Shields,
         flow: Flow,
+        spawn: Callable[..., object],
     ) -> None:
-        self._reader = FetchReader(access, partitions, leadership, memory, max_bytes)
+        self._reader = FetchReader(access, partitions, leadership, memory, max_bytes, spawn)
         self._clock = clock
         self._shields = shields
         self.sessions: FetchSessionCache = FetchSessionCache(session_slots, memory // _SESSIONS_SHARE, self._discard)
@@ -232,7 +234,7 @@ class FetchHandler(Handler):
             there >= request.min_bytes
             or request.max_wait_ms <= 0
             or fetch.lacking
-            or bool(fetch.errors)
+            or len(fetch.errors) > fetch.late
             or fetch.full
             or not fetch.plan.wanted
             or there >= self._least(fetch)

@@ -6,6 +6,7 @@ It is read at once where HTP has it at hand (`FetchReader.read_some`), and else 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Final
 
 from kclient.errors import ErrorCode, KafkaError, OffsetOutOfRangeError, UnknownServerError
@@ -22,6 +23,7 @@ from kclient.gateway.log import PartitionLog
 from kclient.gateway.partition import Partition
 from kclient.gateway.partition_states import State
 from kclient.gateway.partitions import PartitionTable
+from kclient.gateway.slow_reads import SlowReadError, SlowReads
 from kclient.gateway.waiters import Waiter
 from kclient.htp.errors import HtpError, PositionError
 from kclient.htp.port import Place, Pulled
@@ -58,6 +60,7 @@ class Fetch:
         "hidden",
         "hurried",
         "lacking",
+        "late",
         "least",
         "plan",
         "request",
@@ -78,6 +81,8 @@ class Fetch:
         """The partitions that have records, by their numbers in the plan; for the others their state will do."""
         self.errors: dict[int, int] = {}
         """The codes of those that cannot be read."""
+        self.late: int = 0
+        """How many of them the store does not answer for: the others are waited for all the same."""
         self.lacking: bool = False
         """Whether some are not there at all."""
         self.size: int = 0
@@ -100,7 +105,7 @@ class Fetch:
         """What was read is not needed: it is read again when there is more."""
         self.rows, self.errors = {}, {}
         self.lacking = self.full = False
-        self.size = self.hidden = self.withheld = 0
+        self.size = self.hidden = self.withheld = self.late = 0
 
     def end_of(self, log: PartitionLog) -> int:
         """Where a log ends for this client."""
@@ -143,7 +148,9 @@ class Fetch:
 
     def fail(self, number: int, error: KafkaError) -> None:
         """A partition cannot be read."""
-        if isinstance(error, HtpError) and not isinstance(error, PositionError):
+        if isinstance(error, SlowReadError):
+            self.late += 1
+        elif isinstance(error, HtpError) and not isinstance(error, PositionError):
             logger.error("reading failed: %s", error)
         self.errors[number] = code_of(error)
 
@@ -167,15 +174,23 @@ class FetchReader:
         leadership: Knows where those are that others lead.
         memory: Bytes that all clients may hold together.
         max_bytes: Bytes that one answer may hold.
+        spawn: Starts a task of the gateway.
     """
 
     def __init__(
-        self, access: Access, partitions: PartitionTable, leadership: Leadership, memory: int, max_bytes: Live[int]
+        self,
+        access: Access,
+        partitions: PartitionTable,
+        leadership: Leadership,
+        memory: int,
+        max_bytes: Live[int],
+        spawn: Callable[..., object],
     ) -> None:
         self._access = access
         self._partitions = partitions
         self._leadership = leadership
         self._max_bytes = max_bytes
+        self._slow = SlowReads(spawn)
         self.memory: int = memory
         """Bytes that all clients may hold together."""
         self._unreadable: dict[tuple[Place, int, int], int] = {}
@@ -240,7 +255,7 @@ class FetchReader:
                 if most < 0:
                     fetch.full = fetch.full or wanted.offset < fetch.end_of(partition.log)
                 else:
-                    pulled = await self._pull(partition, wanted.offset, most)
+                    pulled = await self._pull(partition, wanted.offset, most, patient=not fetch.late)
                     _check_start(partition, wanted.offset)
                     pulled = fetch.visible(partition, pulled)
                     # of what is visible now: what is decided meanwhile is for the next answer
@@ -260,12 +275,12 @@ class FetchReader:
             raise UnknownServerError(f"{partition}: the batch at offset {wanted.offset} is larger than all memory")
         return most
 
-    async def _pull(self, partition: Partition, offset: int, size: int) -> Pulled:
+    async def _pull(self, partition: Partition, offset: int, size: int, *, patient: bool) -> Pulled:
         if partition.direct is not None:
             pulled = partition.direct.pull_nowait(offset, max_bytes=size)
             if pulled is not None:
                 return pulled
-        return await partition.pull(offset, max_bytes=size)
+        return await self._slow.pull(partition, offset, size, patient=patient)
 
     def limit(self, fetch: Fetch) -> int:
         """Bytes that an answer may hold."""

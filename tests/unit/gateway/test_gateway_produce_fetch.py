@@ -10,11 +10,13 @@ import anyio.lowlevel
 import pytest
 
 from kclient.errors import ErrorCode
+from kclient.gateway import slow_reads
 from kclient.htp.embedded.topic import EmbeddedTopic
 from kclient.protocol.messages import FetchRequest
 from kclient.protocol.messages.metadata import MetadataRequest
 from kclient.records import CompressionType, read_header
 from tests.gateway_wire import batch_of, connect, fetch_request, produce_request, running
+from tests.unit.htp.disks import HangingFiles
 
 pytestmark = pytest.mark.anyio
 
@@ -409,3 +411,45 @@ async def test_a_fetch_waits_for_more_than_a_partition_may_give() -> None:
         answer = (await wire(request, 11)).responses[0].partitions[0]
         assert anyio.current_time() - began >= 0.29
         assert 900_000 < len(answer.records) < 1 << 20
+
+
+async def test_a_fetch_does_not_wait_for_a_disk_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its other partitions are answered, and once the disk answers it is, too."""
+    monkeypatch.setattr(slow_reads, "_LONG_S", 0.05)
+    files = HangingFiles("brk-1")
+    monkeypatch.setattr("kclient.htp.embedded.Files", lambda: files)
+    async with running(f"embedded:{tmp_path}/data", mapping="broker", brokers=2) as (gateway, wire):
+        await wire.create("t", 2)
+        record = gateway.parts.topics.get("t")
+        assert record is not None
+        hanging = next(index for index, place in enumerate(record.places) if place.broker == "brk-1")
+        for index in range(2):
+            await wire.produce("t", batch_of(b"a"), index)
+
+        def request(*, max_wait_ms: int = 0, offset: int = 0) -> FetchRequest:
+            made = fetch_request("t", 0, hanging, max_wait_ms=max_wait_ms)
+            made.topics[0].partitions += fetch_request("t", offset, 1 - hanging).topics[0].partitions
+            return made
+
+        async def fetch(wanted: FetchRequest) -> dict[int, tuple[int, bool]]:
+            response = await wire(wanted, 11)
+            rows = response.responses[0].partitions
+            return {row.partition_index: (row.error_code, bool(row.records)) for row in rows}
+
+        files.hang()
+        try:
+            with anyio.fail_after(20):
+                for _ in range(3):
+                    found = await fetch(request())
+                    assert found == {hanging: (ErrorCode.KAFKA_STORAGE_ERROR, False), 1 - hanging: (0, True)}
+                began = anyio.current_time()
+                found = await fetch(request(max_wait_ms=200, offset=1))
+                assert anyio.current_time() - began >= 0.19, "it waits for the other one"
+                assert found == {hanging: (ErrorCode.KAFKA_STORAGE_ERROR, False), 1 - hanging: (0, False)}
+                sent = request(max_wait_ms=60_000, offset=1)
+                await wire.send(sent, 11)
+                files.go_on()
+                row = (await wire.read(sent, 11)).responses[0].partitions[0]
+                assert (row.partition_index, row.error_code, bool(row.records)) == (hanging, 0, True)
+        finally:
+            files.go_on()

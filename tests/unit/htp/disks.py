@@ -301,6 +301,15 @@ class HangingFiles(Files):
         self._ask(self._paths.get(fd, ""))
         super().sync(fd, point)
 
+    def read(self, fd: int, length: int, position: int) -> Buffer:
+        if not self._syncs_only:
+            self._ask(self._paths.get(fd, ""))
+        return super().read(fd, length, position)
+
+    def read_cached(self, fd: int, length: int, position: int) -> Buffer:
+        hangs = self._shard in self._paths.get(fd, "") and not (self._may.is_set() or self._syncs_only)
+        return b"" if hangs else super().read_cached(fd, length, position)
+
     def remove_tree(self, path: str) -> None:
         self._ask(path)
         super().remove_tree(path)
