@@ -440,32 +440,34 @@ class Mirror:
         for tp, answer in fetched.items():
             state = self._state(tp)
             if answer.error is not None:
-                made, start = await self._refused(state, answer.error)
+                settles = await self._refused(state, answer.error)
             else:
                 state.source = Bounds(answer.start, answer.end, answer.stable)
-                made, start = await self._append(state, answer), answer.start
-            if made is not None:
-                settled.append(self._settle_soon(state, made, start))
+                made = await self._append(state, answer)
+                settles = None if made is None else (made, state.source)
+            if settles is not None:
+                settled.append(self._settle_soon(state, *settles))
         with anyio.move_on_after(_PATIENCE_S):
             for each in settled:
                 await each.wait()
 
-    def _settle_soon(self, state: MirroredPartition, made: Appended, start: int) -> anyio.Event:
+    def _settle_soon(self, state: MirroredPartition, made: Appended, source: Bounds) -> anyio.Event:
         """Have what was appended to a partition settled in a task of its own; it is fetched no more meanwhile."""
         assert self._tasks is not None
         over, state.settling = anyio.Event(), True
-        self._tasks.start_soon(self._guarded, self._settle, state, made, start, over)
+        self._tasks.start_soon(self._guarded, self._settle, state, made, source, over)
         return over
 
-    async def _settle(self, state: MirroredPartition, made: Appended, start: int, over: anyio.Event) -> None:
+    async def _settle(self, state: MirroredPartition, made: Appended, source: Bounds, over: anyio.Event) -> None:
         """Until what was appended is durable, and the log begins where its source does."""
         try:
             if made.last is not None:
                 await durable(made.last)
                 state.records += made.records
                 state.size += made.size
-            if start > state.partition.log.start_offset:
-                await state.partition.trim(start)
+            if source.start > state.partition.log.start_offset:
+                await state.partition.trim(source.start)
+            state.source = source
         except KafkaError as error:
             self._failed(state, error)
         finally:
@@ -555,8 +557,8 @@ class Mirror:
         state.retry_at = anyio.current_time() + _RETRY_S
         self._look_now.set()
 
-    async def _refused(self, state: MirroredPartition, error: KafkaError) -> tuple[Appended | None, int]:
-        """The source has refused a partition; what was appended instead, and where it begins then."""
+    async def _refused(self, state: MirroredPartition, error: KafkaError) -> tuple[Appended, Bounds] | None:
+        """The source has refused a partition; what was appended instead, if that is right, and what the source has."""
         state.retry_at = anyio.current_time() + _RETRY_S
         if isinstance(error, OffsetOutOfRangeError):
             try:
@@ -570,9 +572,9 @@ class Mirror:
         else:
             state.problem = f"{state.tp} is mirrored up to offset {state.position - 1} only: {error}"
             self._tell(str(state.tp), state.problem)
-        return None, -1
+        return None
 
-    async def _out_of_range(self, state: MirroredPartition) -> tuple[Appended | None, int]:
+    async def _out_of_range(self, state: MirroredPartition) -> tuple[Appended, Bounds] | None:
         """The source has nothing (any more) at the offset that is next."""
         bounds = (await self._source.bounds([state.tp]))[state.tp]
         there = state.partition.log.next_offset
@@ -591,7 +593,5 @@ class Mirror:
                 )
             state.begin, state.retry_at = bounds.start, 0.0
             if bounds.start >= bounds.end:
-                made = self._target.skip(state.partition, bounds.start)
-                state.source = bounds
-                return made, bounds.start
-        return None, -1
+                return self._target.skip(state.partition, bounds.start), bounds
+        return None
