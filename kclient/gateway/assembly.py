@@ -40,6 +40,7 @@ from kclient.gateway.handlers.table import HandlerTable
 from kclient.gateway.handlers.topics import CreatePartitionsHandler, CreateTopicsHandler, DeleteTopicsHandler
 from kclient.gateway.identity import Identity
 from kclient.gateway.leadership import Leadership
+from kclient.gateway.living_topics import LivingTopics
 from kclient.gateway.mapping import Mapping
 from kclient.gateway.membership import ClusterView, living_runs
 from kclient.gateway.opening_ahead import Opener
@@ -183,7 +184,9 @@ async def assemble(
         num_partitions=config.live_int("num.partitions"), replication_factor=replication_factor,
         living=partial(living_runs, manager) if CAP_SHARED in broker.capabilities else None,
     )  # fmt: skip
-    writer, releases = FencedWriter(manager, lease, generations), Releases(manager, lease, generations)
+    living = LivingTopics(manager, topics.by_id, generations)
+    writer = FencedWriter(manager, lease, generations, living)
+    releases = Releases(manager, lease, generations)
     shared = shared_store(manager, broker, lease, writer, memory, clock.wall_ms, spawn, clock.now)
     store = PartitionStores(partition_store(manager, broker, lease, clock.wall_ms, clock.now), shared)
     partitions = PartitionTable(
@@ -259,7 +262,7 @@ async def assemble(
         opener=Opener(topics, partitions, clock),
         generations=generations,
         leadership=leadership,
-        hand_over=HandOver(partitions, generations, releases, queue.flow()),
+        hand_over=HandOver(partitions, generations, releases, living, queue.flow()),
         cluster=cluster,
         feed=ChangeFeed(
             manager, [cluster, releases, epochs, generations, dynamic, FollowedTopics(topics, catalogue, manager)]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import anyio.lowlevel
 
+from kclient.gateway.living_topics import TopicGoneError
 from kclient.gateway.log import Checkpoint
 from kclient.gateway.rows.keys import CHECKPOINTS
 from kclient.gateway.rows.numbers import LOG_START
@@ -110,9 +111,29 @@ class Checkpoints:
 
         Raises:
             FencedError: Another gateway leads one of them.
+            TopicGoneError: The topic of one was deleted.
             HtpError: The store failed.
         """
         await self._writer.commit(rows, units)
+
+    async def write_all(self, rows: Mapping[Unit, Mapping[str, bytes]]) -> None:
+        """Write rows of partitions in one commit, but for those whose topics have gone.
+
+        Args:
+            rows: Those of each unit.
+
+        Raises:
+            FencedError: Another gateway leads one of the units.
+            HtpError: The store failed.
+        """
+        left = dict(rows)
+        while left:
+            try:
+                await self.write({key: row for some in left.values() for key, row in some.items()}, left)
+            except TopicGoneError as gone:
+                left = {unit: some for unit, some in left.items() if unit.topic_id != gone.topic_id}
+            else:
+                return
 
 
 async def encoded(checkpoint: Checkpoint) -> bytes:

@@ -23,6 +23,7 @@ from kclient.gateway.rows.numbers import LOG_START
 from kclient.gateway.rows.partitions import encode_checkpoint
 
 if TYPE_CHECKING:
+    from kclient.gateway.extents import CommitRows
     from kclient.gateway.partition_life import Surroundings
     from kclient.gateway.unit import Unit
     from kclient.htp.port import OpenTopic
@@ -101,6 +102,14 @@ class PartitionCheckpoints:
             **self._aborted_rows(log.transactions.aborted.unsaved()),
             **self._around.store.rows(self._partition.stored_in),
         }
+
+    async def hand_over_positions(self, commit: CommitRows) -> None:
+        """Write what the store below keeps beside `rows`, for the last time; the caller holds `saving`.
+
+        Args:
+            commit: Writes rows, all or none. What it raises, this does.
+        """
+        await self._around.store.hand_over(self._partition.stored_in, commit)
 
     async def _catch_up(self) -> None:
         try:

@@ -12,7 +12,7 @@ from kclient.gateway.virtual.envelopes import ORDINALS, ordinals_with_epochs
 from kclient.htp.port import CAP_FENCED_SENDS, CAP_ORDINAL_POSITIONS
 
 if TYPE_CHECKING:
-    from kclient.gateway.extents import PartitionStore
+    from kclient.gateway.extents import CommitRows, PartitionStore
     from kclient.gateway.fenced_writer import FencedWriter
     from kclient.gateway.ownership import HeldLease
     from kclient.htp.port import Broker, Manager, OpenTopic, Place, TopicSettings
@@ -103,6 +103,10 @@ class PartitionStores:
             kinds.setdefault(isinstance(each, SharedPartition), []).append(each)
         for shared, some in kinds.items():
             await (self._shared if shared else self._single).save(some)
+
+    async def hand_over(self, opened: OpenTopic, commit: CommitRows) -> None:
+        """Write that for the last time."""
+        await self._of(opened).hand_over(opened, commit)
 
     def memory_of(self, opened: OpenTopic) -> int:
         """About how many bytes of memory are taken by what is known of a partition's positions."""

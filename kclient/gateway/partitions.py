@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from kclient.gateway.shields import Shields
     from kclient.gateway.topics.record import TopicRecord
     from kclient.gateway.topics.table import TopicTable
+    from kclient.gateway.unit import Unit
     from kclient.htp.port import Manager
     from kclient.memory_ledger import MemoryPart
 
@@ -163,14 +164,11 @@ class PartitionTable:
         async with AsyncExitStack() as saving:
             for partition in changed:
                 await saving.enter_async_context(partition.checkpoints.saving)
-            rows: dict[str, bytes] = {}
-            units = set()
+            rows: dict[Unit, dict[str, bytes]] = {}
             for partition in changed:
                 if partition.state is State.OPEN:
-                    rows |= partition.checkpoints.rows()
-                    units.add(partition.unit)
-            if rows:
-                await self._checkpoints.write(rows, units)
+                    rows.setdefault(partition.unit, {}).update(partition.checkpoints.rows())
+            await self._checkpoints.write_all(rows)
             store = self._around.store
             await store.save([partition.stored_in for partition in changed if partition.state is State.OPEN])
 

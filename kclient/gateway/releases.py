@@ -155,25 +155,32 @@ class Releases:
                 return found.generation, row.version
         return 0, row.version
 
-    async def release(self, generation: int, version: int, rows: Mapping[str, bytes | None]) -> int | None:
+    async def release(
+        self, generation: int, version: int, rows: Mapping[str, bytes | None], expect: Mapping[str, int] | None = None
+    ) -> int | None:
         """Say that everything is handed over that a generation took away.
 
         Args:
             generation: Its number.
             version: That of this gateway's row, as it was before the last checkpoints were made.
             rows: These, written in the same commit.
+            expect: Versions that other rows have to have.
 
         Returns:
             The version of the row then; None if it was claimed meanwhile: nothing was written.
 
         Raises:
+            ConflictError: One of the other rows has another version.
             HtpError: The store failed.
         """
         node_id = self._generations.node_id
         row, key = ReleasedRow(self._generations.run, generation), released_key(node_id)
+        expected = {**(expect or {}), key: version}
         try:
-            version = await self._manager.commit({**rows, key: row.encode()}, {key: version}, lease=self._lease.current)
-        except ConflictError:
+            version = await self._manager.commit({**rows, key: row.encode()}, expected, lease=self._lease.current)
+        except ConflictError as conflict:
+            if conflict.key != key:
+                raise
             return None
         self._rows[node_id] = row
         self._tell()

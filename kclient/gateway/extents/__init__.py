@@ -23,6 +23,7 @@ from kclient.gateway.extents.encoding import Enveloped as Enveloped
 from kclient.gateway.extents.epochs import EpochStarts as EpochStarts
 from kclient.gateway.extents.extent import Extent as Extent
 from kclient.gateway.extents.fencing import LeaseGuard as LeaseGuard
+from kclient.gateway.extents.store import CommitRows as CommitRows
 from kclient.gateway.extents.store import DirectStore as DirectStore
 from kclient.gateway.extents.store import ExtentStore as ExtentStore
 from kclient.gateway.extents.store import PartitionStore as PartitionStore
@@ -33,6 +34,7 @@ __all__ = [
     "BARE",
     "Chunk",
     "Chunks",
+    "CommitRows",
     "DirectStore",
     "Encoding",
     "Enveloped",

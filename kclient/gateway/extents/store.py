@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from kclient.errors import ConfigError
@@ -32,6 +32,9 @@ _START: Final = 130
 """And the start of an epoch."""
 EncodingOf: TypeAlias = Callable[[bytes, int, int], "Encoding"]
 """What a message is to a partition: by the id of its topic, its number, and the epoch of its leader."""
+
+CommitRows: TypeAlias = "Callable[[Mapping[str, bytes | None]], Awaitable[object]]"
+"""Writes rows, all or none; None removes one."""
 
 
 class PartitionStore(Protocol):
@@ -89,6 +92,15 @@ class PartitionStore(Protocol):
         """Write what is known of the positions of partitions, beside `rows`; a failure is told in the log."""
         ...
 
+    async def hand_over(self, opened: OpenTopic, commit: CommitRows) -> None:
+        """Write that of a partition, for the last time before another gateway opens it.
+
+        Args:
+            opened: The partition.
+            commit: Writes the rows. What it raises, this does.
+        """
+        ...
+
     def memory_of(self, opened: OpenTopic) -> int:
         """About how many bytes of memory are taken by what is known of a partition's positions."""
         ...
@@ -142,6 +154,9 @@ class DirectStore:
 
     async def save(self, opened: Iterable[OpenTopic]) -> None:
         """Nothing."""
+
+    async def hand_over(self, opened: OpenTopic, commit: CommitRows) -> None:
+        """The same."""
 
     def memory_of(self, opened: OpenTopic) -> int:
         """None: the store counts its own."""
@@ -225,6 +240,9 @@ class ExtentStore:
 
     async def save(self, opened: Iterable[OpenTopic]) -> None:
         """Nothing: all that it knows is in its rows."""
+
+    async def hand_over(self, opened: OpenTopic, commit: CommitRows) -> None:
+        """The same."""
 
     def memory_of(self, opened: OpenTopic) -> int:
         """Of its chunks, and where its epochs start."""

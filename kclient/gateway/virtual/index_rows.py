@@ -23,6 +23,7 @@ from kclient.gateway.virtual.index import Block, IndexEntries, PartitionIndex
 from kclient.htp.rows import scan_pages
 
 if TYPE_CHECKING:
+    from kclient.gateway.extents import CommitRows
     from kclient.gateway.fenced_writer import FencedWriter
     from kclient.htp.port import Manager
 
@@ -142,7 +143,12 @@ class IndexRows:
             return None
 
     async def write(
-        self, indexes: Mapping[int, PartitionIndex], end: int, following: int, others: Callable[[], Mapping[str, bytes]]
+        self,
+        indexes: Mapping[int, PartitionIndex],
+        end: int,
+        following: int,
+        others: Callable[[], Mapping[str, bytes]],
+        commit: CommitRows | None = None,
     ) -> list[tuple[PartitionIndex, Block]]:
         """Write what has changed, as far as it lies before an ordinal.
 
@@ -151,6 +157,7 @@ class IndexRows:
             end: The ordinal: what lies before it is durable.
             following: No ordinal below this is given again.
             others: Rows that are written together with it.
+            commit: Writes them; if None, the writer does.
 
         Returns:
             The blocks whose entries are all written now, and were not before.
@@ -170,7 +177,10 @@ class IndexRows:
                 await anyio.lowlevel.checkpoint()
         rows[indexed_key(self._topic_id)] = IndexedRow(end, following).encode()
         rows |= others()
-        await self._writer.commit(rows, (self._unit,))
+        if commit is not None:
+            await commit(rows)
+        else:
+            await self._writer.commit(rows, (self._unit,))
         self._stale.clear()
         for index, changes, gone in written:
             index.saved = changes

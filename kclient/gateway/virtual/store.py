@@ -17,7 +17,7 @@ from kclient.htp.port import CAP_FIND_BY_TIMESTAMP, CAP_NOWAIT, CAP_ORDINAL_POSI
 from kclient.large_buffers import LargeBuffers
 
 if TYPE_CHECKING:
-    from kclient.gateway.extents import PartitionStore
+    from kclient.gateway.extents import CommitRows, PartitionStore
     from kclient.gateway.fenced_writer import FencedWriter
     from kclient.htp.port import Manager, OpenTopic, Place, TopicSettings
     from kclient.memory_ledger import MemoryPart
@@ -195,6 +195,11 @@ class SharedStore:
         topics = {each.topic: None for each in opened if isinstance(each, SharedPartition)}
         for topic in topics:
             await self._save(topic)
+
+    async def hand_over(self, opened: OpenTopic, commit: CommitRows) -> None:
+        """Write the index of the topic of a partition with `commit`, unless it is written."""
+        assert isinstance(opened, SharedPartition)
+        await opened.topic.save(commit)
 
     async def _save(self, topic: SharedTopic) -> None:
         try:

@@ -34,6 +34,7 @@ from kclient.htp.errors import (
 from kclient.htp.port import DirectTopic, OpenTopic, Place, Sent, TopicSettings, TopicStatus
 
 if TYPE_CHECKING:
+    from kclient.gateway.extents import CommitRows
     from kclient.gateway.virtual.index_rows import IndexRows, Written
     from kclient.large_buffers import LargeBuffers
     from kclient.types import Buffer
@@ -512,11 +513,14 @@ class SharedTopic:
                 self, kept, status.size, slowest,
             )  # fmt: skip
 
-    async def save(self) -> None:
+    async def save(self, commit: CommitRows | None = None) -> None:
         """Write the index, as far as it is durable.
 
+        Args:
+            commit: Writes its rows, all or none; if None, they are written as those of a topic that is led here.
+
         Raises:
-            HtpError: The store failed; the next call writes it.
+            HtpError: The store failed; the next call writes it. What `commit` raises is raised too.
         """
         async with self._saving:
             if self.over or not (self._moved or self._unwritten):
@@ -524,7 +528,8 @@ class SharedTopic:
             self._moved = False
             self._new_bytes = self._new_messages = 0
             try:
-                whole = await self._rows.write(self._unwritten, self.end, max(self.end, self._least), self._others)
+                following = max(self.end, self._least)
+                whole = await self._rows.write(self._unwritten, self.end, following, self._others, commit)
             except BaseException:  # cancelled too
                 self._moved = True
                 raise
