@@ -84,7 +84,13 @@ class Eviction:
                 await news.wait()
 
     async def look(self) -> None:
-        """Look at the leases once, and evict who has lost its own. Raises `HtpError` if the store fails."""
+        """Look at the leases once, and evict who has lost its own. Raises `HtpError` if the store fails.
+
+        While the store has no space nobody can renew a lease, nor acquire one: then all are watched anew afterwards.
+        """
+        if self._lease.short_of_space:
+            self._watches.clear()
+            return
         generations = self._generations
         others = {each for each in generations.current.newest.members.items() if each[0] != generations.node_id}
         leases = {each.name: each for each in await self._manager.leases(GATEWAYS)}

@@ -452,7 +452,8 @@ class Gateway:
         cluster_id = await cluster_id_of(manager)
         rack = self._config.get("broker.rack")
         rack = None if rack is None else str(rack)
-        registration = self._registration = Registration(manager, rack)
+        fenced = CAP_FENCED_SENDS in broker.capabilities
+        registration = self._registration = Registration(manager, rack, fenced=fenced)
         node_id = self._config.get_int("node.id")
         if node_id < 0:
             node_id = await registration.allot()
@@ -461,7 +462,7 @@ class Gateway:
         identity = Identity(node_id, cluster_id, generations.current.newest.number, registration.run)
         epochs = UnitEpochs(manager, held, generations)
         await epochs.load()
-        cluster = ClusterView(manager, node_id)
+        cluster = ClusterView(manager, node_id, lease=registration.held)
         leadership = AssignedLeadership(identity, rack, generations, epochs, cluster)
         self._memory = process_memory().part(self._config.get_int("connections.max.memory.bytes"), LoopHandle())
         return await assemble(

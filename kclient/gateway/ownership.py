@@ -39,11 +39,14 @@ _GIVE_BACK_S: Final = 1.0
 class HeldLease:
     """The lease under which a gateway serves its store; its epoch fences every write."""
 
-    __slots__ = ("current",)
+    __slots__ = ("current", "short_of_space")
 
     def __init__(self, taken: Lease) -> None:
         self.current: Lease = taken
         """As it was taken, or renewed last."""
+        self.short_of_space: bool = False
+        """Whether it cannot be renewed because the store has no space: then nobody can renew one, so that others do not
+        says nothing of them."""
 
     def give_up(self) -> None:
         """It counts no more, before somebody else may have it."""

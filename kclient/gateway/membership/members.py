@@ -123,6 +123,12 @@ class Members:
         self._changed()
         return soonest
 
+    def watch_anew(self) -> None:
+        """That no lease of a live gateway was renewed for a while says nothing: nobody could."""
+        for member in self._members.values():
+            if member.state is GatewayState.LIVE:
+                member.watch = LeaseWatch()
+
     @staticmethod
     def _happened(member: _Member, event: GatewayEvent) -> None:
         if (member.state, event) in _NO_NEWS:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import secrets
+import time
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from itertools import chain
 from typing import Final
 
@@ -17,7 +19,7 @@ from kclient.gateway.membership.members import leases_by_number
 from kclient.gateway.ownership import HeldLease
 from kclient.gateway.rows.gateways import Endpoint, GatewayRow
 from kclient.gateway.rows.keys import GATEWAYS, gateway_key, released_key
-from kclient.htp.errors import FencedError, HtpError, LeaseHeldError
+from kclient.htp.errors import FencedError, HtpError, LeaseHeldError, StorageFullError
 from kclient.htp.port import Lease, LeaseInfo, Manager
 from kclient.htp.rows import scan_pages
 from kclient.records.bounds import INT32_MAX
@@ -26,6 +28,8 @@ logger: logging.Logger = logging.getLogger("kclient.gateway")
 
 _FIRST_NUMBER: Final = 1
 """Of the first gateway that is allotted one."""
+_CONFIRMED_S: Final = 3.0
+"""Seconds that a lease goes on which cannot be renewed for want of space, from when it was looked at last."""
 _GIVE_BACK_S: Final = 1.0
 """Seconds that a store has to take a lease back."""
 
@@ -36,11 +40,15 @@ class Registration:
     Args:
         manager: The store's.
         rack: Where the gateway stands (`broker.rack`); None if that is not told.
+        fenced: Whether the store refuses what is sent under an older epoch. If not, the lease alone tells how long the
+            gateway may serve, and ends though the store has no space to renew it.
     """
 
-    def __init__(self, manager: Manager, rack: str | None) -> None:
+    def __init__(self, manager: Manager, rack: str | None, *, fenced: bool = True) -> None:
         self._manager = manager
         self._rack = rack
+        self._extended = fenced
+        """Whether the lease goes on for as long as the store has no space to renew it."""
         self.run: str = secrets.token_hex(8)
         """Tells this start of the gateway from all others of its number."""
         self._node_id = -1
@@ -139,18 +147,52 @@ class Registration:
     async def renew(self) -> None:
         """Renew the lease for ever.
 
+        Where the store has no space for that, it has none for anybody who would acquire the lease. Then it is looked at
+        often, and goes on for a moment each time that it is still this gateway's, so that what is stored can be read.
+
         Raises:
-            FencedError: A gateway of the same number has started.
+            FencedError: A gateway of the same number has started, or others have taken this one for lost.
         """
+        pause = ownership.LEASE_S / 3
         while True:
-            await anyio.sleep(ownership.LEASE_S / 3)
+            await anyio.sleep(pause)
+            pause = ownership.LEASE_S / 3
             try:
                 self.held.current = await self._manager.renew(self.lease)
+                self.held.short_of_space = False
             except FencedError:
-                logger.error("another gateway with node.id=%d has started: this one stops", self._node_id)
+                self._fenced()
                 raise
+            except StorageFullError as error:
+                await self._confirm(error)
+                pause = min(pause, _CONFIRMED_S / 3)
             except HtpError as error:
+                self.held.short_of_space = False
                 logger.warning("other gateways may take this one for lost, its lease could not be renewed: %s", error)
+
+    async def _confirm(self, full: StorageFullError) -> None:
+        """The lease cannot be renewed for want of space: it goes on for a moment if nobody has acquired it."""
+        if not self.held.short_of_space:
+            logger.error("no space is left, only reading goes on until there is: %s", full)
+        self.held.short_of_space = True
+        asked, key = time.monotonic(), gateway_key(self._node_id)
+        try:
+            found = leases_by_number(await self._manager.leases(key)).get(self._node_id)
+        except HtpError as error:
+            logger.warning("whether this gateway still has its lease cannot be found out now: %s", error)
+            return
+        if found is None or found.epoch != self.lease.epoch:
+            self._fenced()
+            raise FencedError(f"{key!r} was acquired by another gateway", epoch=None if found is None else found.epoch)
+        if self._extended:
+            expires = max(self.lease.expires, asked + _CONFIRMED_S)
+            self.held.current = replace(self.lease, expires=expires)
+
+    def _fenced(self) -> None:
+        logger.error(
+            "another gateway with node.id=%d has started, or the others have taken this one for lost: it stops",
+            self._node_id,
+        )
 
     async def leave(self) -> None:
         """Remove the row, and give the lease and the number back; `renew` has ended.

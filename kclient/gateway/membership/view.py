@@ -11,6 +11,7 @@ from typing import Final
 import anyio
 
 from kclient.gateway.membership.members import Members
+from kclient.gateway.ownership import HeldLease
 from kclient.gateway.rows.gateways import GatewayRow
 from kclient.gateway.rows.keys import GATEWAYS, parse_gateway_key
 from kclient.htp.errors import HtpError
@@ -31,12 +32,21 @@ class ClusterView:
         manager: The store's.
         node_id: This gateway's number.
         clock: The monotonic clock, in seconds; the system's if None.
+        lease: Of this gateway; it says whether the store has space for leases to be renewed. None if it always has.
     """
 
     prefixes: tuple[str, ...] = (GATEWAYS,)
     """What it follows in the log of changes."""
 
-    def __init__(self, manager: Manager, node_id: int, clock: Callable[[], float] | None = None) -> None:
+    def __init__(
+        self,
+        manager: Manager,
+        node_id: int,
+        clock: Callable[[], float] | None = None,
+        *,
+        lease: HeldLease | None = None,
+    ) -> None:
+        self._lease = lease
         self._manager = manager
         self._members = Members(node_id)
         self._clock = clock or time.monotonic
@@ -100,6 +110,9 @@ class ClusterView:
 
     async def look(self) -> float:
         """Look at the leases of the others once; seconds until it should be done again. Raises `HtpError`."""
+        if self._lease is not None and self._lease.short_of_space:
+            self._members.watch_anew()
+            return _LOOK_S
         before = self.others
         found = await self._manager.leases(GATEWAYS)
         left = self._members.leases_seen(found, self._clock())
