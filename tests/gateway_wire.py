@@ -298,7 +298,7 @@ def fetch_request(
 def connect(gateway: Gateway) -> Wire:
     """A connection in memory to a running gateway."""
     client, server = memory_pair("gateway", "client")
-    gateway.connect_stream(server, advertise=Address("test", 0, "memory"))
+    gateway.connect_stream(server, advertise=Address("test", 0))
     return Wire(client)
 
 

@@ -121,7 +121,8 @@ class Assembly:
         await self.generations.read_all()
         await self.dynamic.read_all()  # what has changed since they were read first
         await self.catalogue.load()
-        if CAP_SHARED not in self.broker.capabilities:  # else others write checkpoints after they were read
+        if self.generations.alone:  # else others write checkpoints after they were read
+            self.generations.on_change(self.partitions.forget_ahead)
             await self.partitions.load()
         await self.groups.start()
         await self.catalogue.sweep()

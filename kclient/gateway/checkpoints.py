@@ -45,19 +45,27 @@ class Checkpoints:
         self._writer = writer
         self._memory: CacheAccount = memory.cache("checkpoints", _AHEAD_SHARE, self._give_up)
         self._read_ahead: dict[str, bytes] = {}
+        self._forgotten = 0
+        """How often that was forgotten because it may be out of date."""
 
     async def load(self) -> None:
         """Read checkpoints ahead, as many as there is room for.
 
         So opening a thousand partitions does not ask the manager a thousand times.
         """
+        began = self._forgotten
         async for page in scan_pages(self._manager, CHECKPOINTS):
             size = sum(_ROW + len(found.value) for found in page.values())
-            if not self._memory.has_room(size):
+            if not self._memory.has_room(size) or self._forgotten != began:
                 return
             # first: counting them may have others go on, who want it all given up
             self._read_ahead.update((key, found.value) for key, found in page.items())
             self._memory.add(size)
+
+    def forget_ahead(self) -> None:
+        """Forget what was read ahead: it may not be the newest any more."""
+        self._forgotten += 1
+        self._give_up()
 
     def _give_up(self) -> None:
         self._read_ahead.clear()

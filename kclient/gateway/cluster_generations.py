@@ -54,6 +54,11 @@ class ClusterGenerations:
         """Whether this run of the gateway is in the newest one."""
         return self.current.newest.members.get(self.node_id) == self.run
 
+    @property
+    def alone(self) -> bool:
+        """Whether this run of the gateway leads everything, as far as it knows."""
+        return self.serving and len(self.current.newest.members) == 1
+
     def leads(self, unit: int) -> bool:
         """Whether this run of the gateway leads a unit.
 

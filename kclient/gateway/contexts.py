@@ -14,6 +14,12 @@ if TYPE_CHECKING:
     from kclient.net.reply_order import ReplySlot
 
 
+IN_PROCESS: Final = "IN_PROCESS"
+"""The name of the listener of clients that name the store instead of a host."""
+LOCAL_SCHEMES: Final = frozenset({"memory", "embedded"})
+"""Of the addresses by which they do."""
+
+
 @dataclass(slots=True, frozen=True)
 class Advertised:
     """The address under which clients of one listener find this gateway."""

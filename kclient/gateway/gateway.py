@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, ParamSpec, Self
@@ -17,26 +16,24 @@ from kclient.arguments import check_timeout
 from kclient.concurrency import Completion, LoopHandle, Supervisor, TaskHandle, thread_to_the_end, to_the_end
 from kclient.errors import ClosedError, ConfigError, IllegalStateError
 from kclient.gateway.assembly import Assembly, assemble
-from kclient.gateway.cluster_generations import ClusterGenerations, begin_alone, begin_together
 from kclient.gateway.config import BrokerConfig
 from kclient.gateway.connection_quota import LimitSettings, QuotaKeeper, connection_quota
 from kclient.gateway.contexts import Advertised
-from kclient.gateway.eviction import Eviction
 from kclient.gateway.gateway_metrics import gateway_metrics
 from kclient.gateway.identity import Identity, cluster_id_of
 from kclient.gateway.leadership import AssignedLeadership
 from kclient.gateway.listening import advertised, listen
 from kclient.gateway.local import Presence, local_address
 from kclient.gateway.mapping import mapping_for
-from kclient.gateway.membership import ClusterView, Registration
+from kclient.gateway.membership import ClusterView
 from kclient.gateway.metrics import Metric, MetricRegistry
 from kclient.gateway.metrics_server import MetricsServer
-from kclient.gateway.ownership import HeldLease, LeaseKeeper
+from kclient.gateway.participation import Participation
 from kclient.gateway.rows.gateways import Endpoint
 from kclient.gateway.stores import MIN_FREE_BYTES, opened_elsewhere, own_store
 from kclient.gateway.unit_epochs import UnitEpochs
 from kclient.htp.errors import HtpError
-from kclient.htp.port import CAP_EXCLUSIVE, CAP_FENCED_SENDS, CAP_SHARED, Manager, Store, StoreOnDisk
+from kclient.htp.port import Store, StoreOnDisk
 from kclient.memory_ledger import MemoryPart, process_memory
 from kclient.net.address import Address, parse_address
 from kclient.net.connection_limits import ConnectionQuota
@@ -114,11 +111,8 @@ class Gateway:
         self._unwatch: Callable[[], None] | None = None
         self._background: list[TaskHandle] = []
         """Tasks that use partitions of their own accord: they end before the partitions do."""
-        self._lease: LeaseKeeper | None = None
-        """Of the store, unless several gateways may serve it."""
-        self._registration: Registration | None = None
-        self._renewing: list[TaskHandle] = []
-        """Renew the leases meanwhile."""
+        self._participation: Participation | None = None
+        """In serving the store."""
         self._ended: anyio.Event | None = None
         self._pid = 0
         """Of the process that started it and has not been warned yet; 0 if there is none."""
@@ -210,8 +204,6 @@ class Gateway:
         try:
             if self._owned is not None:
                 await self._unless_closed(self._owned.__aenter__)
-            if self._presence is not None:
-                self._presence.claim()
             await self._supervisor.start()
             self._unwatch = self._store.on_failure(self._supervisor.fail)
             await self._unless_closed(self._start)
@@ -411,11 +403,8 @@ class Gateway:
 
     async def _let_go(self) -> None:
         try:
-            async with anyio.create_task_group() as tasks:
-                if self._registration is not None:
-                    tasks.start_soon(self._registration.give_back)
-                if self._lease is not None:
-                    await self._lease.give_back(failed=self.failure is not None)
+            if self._participation is not None:
+                await self._participation.give_back(failed=self.failure is not None)
         finally:
             if self._owned is not None:
                 await self._owned.aclose()
@@ -428,7 +417,8 @@ class Gateway:
         self._server = await self._make_server(parts)
         if self._listen is not None:
             await self._listen_first(self._listen)
-        await self._register(parts)
+        assert self._participation is not None
+        await self._register(parts, self._participation)
         if self._presence is not None:
             await self._presence.announce(self)
         self._background += [
@@ -452,17 +442,18 @@ class Gateway:
         cluster_id = await cluster_id_of(manager)
         rack = self._config.get("broker.rack")
         rack = None if rack is None else str(rack)
-        fenced = CAP_FENCED_SENDS in broker.capabilities
-        registration = self._registration = Registration(manager, rack, fenced=fenced)
+        part = self._participation = Participation(manager, broker, rack)
         node_id = self._config.get_int("node.id")
         if node_id < 0:
-            node_id = await registration.allot()
+            node_id = await part.allot()
             self._config.allotted(node_id)
-        held, generations = await self._take(manager, broker.capabilities, node_id, registration)
-        identity = Identity(node_id, cluster_id, generations.current.newest.number, registration.run)
+        if self._presence is not None:
+            self._presence.claim(node_id if part.shared else None)
+        held, generations = await part.take(node_id, self._spawn_renewal)
+        identity = Identity(node_id, cluster_id, generations.current.newest.number, part.run)
         epochs = UnitEpochs(manager, held, generations)
         await epochs.load()
-        cluster = ClusterView(manager, node_id, lease=registration.held)
+        cluster = ClusterView(manager, node_id, lease=part.registered)
         leadership = AssignedLeadership(identity, rack, generations, epochs, cluster)
         self._memory = process_memory().part(self._config.get_int("connections.max.memory.bytes"), LoopHandle())
         return await assemble(
@@ -470,44 +461,14 @@ class Gateway:
             self._memory, self._supervisor.spawn,
         )  # fmt: skip
 
-    async def _take(
-        self, manager: Manager, capabilities: frozenset[str], node_id: int, registration: Registration
-    ) -> tuple[HeldLease, ClusterGenerations]:
-        """Take the store, or what of it is this gateway's: the lease under which it writes, and who leads what."""
-        spawn = self._supervisor.spawn
-        if CAP_SHARED in capabilities:
-            await registration.take(node_id)
-            self._renewing.append(spawn(self._renew, registration.renew, name="registration"))
-            held = registration.held
-            return held, await begin_together(manager, node_id, held.current.epoch, held)
-        exclusive, fenced = (each in capabilities for each in (CAP_EXCLUSIVE, CAP_FENCED_SENDS))
-        lease = self._lease = LeaseKeeper(manager, node_id, exclusive=exclusive, fenced=fenced)
-        held = await lease.take()
-        # to start may take longer than the leases last
-        self._renewing.append(spawn(self._renew, lease.renew, name="lease"))
-        await registration.take(node_id)
-        self._renewing.append(spawn(self._renew, registration.renew, name="registration"))
-        await registration.remove_others(held.current)
-        return held, await begin_alone(manager, node_id, registration.lease.epoch, held.current)
-
-    @property
-    def _shared(self) -> bool:
-        """Whether other gateways may serve the store too, once it has started."""
-        return self._lease is None
-
-    async def _register(self, parts: Assembly) -> None:
+    async def _register(self, parts: Assembly, part: Participation) -> None:
         """Have the other gateways tell their clients of this one, and lead with them."""
-        assert self._registration is not None
         told = self._bound
         at = {} if told is None else {told.listener: Endpoint(told.host, told.port, told.security_protocol)}
-        await self._registration.publish(at)
-        if self._shared:
-            await parts.generations.join(parts.lease)
-            eviction = Eviction(parts.manager, parts.lease, parts.generations, parts.catalogue.finish_for_others)
-            self._background = [
-                self._supervisor.spawn(parts.hand_over.run, name="hand over"),
-                self._supervisor.spawn(eviction.run, name="evict lost gateways"),
-            ]
+        if self._presence is not None and part.shared:
+            at |= self._presence.endpoint()
+        finish = parts.catalogue.finish_for_others
+        self._background += await part.join(at, parts.hand_over, finish, self._supervisor.spawn)
 
     async def _make_server(self, parts: Assembly) -> Server:
         limits = partial(LimitSettings.of, self._config)
@@ -551,6 +512,9 @@ class Gateway:
 
     # Running
 
+    def _spawn_renewal(self, renew: Callable[[], Awaitable[None]], *, name: str) -> TaskHandle:
+        return self._supervisor.spawn(self._renew, renew, name=name)
+
     async def _renew(self, renew: Callable[[], Awaitable[None]]) -> None:
         # a task that holds the gateway: while it runs it is there, though nobody else holds it, and tells how it ends
         await renew()
@@ -575,16 +539,18 @@ class Gateway:
         parts, server = self._parts, self._server
         if parts is None:
             return
-        await self._leave(parts, grace)
+        end = anyio.current_time() + grace
+        if self._participation is not None and self._supervisor.failure is None:
+            await self._participation.leave(parts.hand_over, grace)
         parts.requests.drain()
         healthy = self._supervisor.failure is None
-        end = anyio.current_time() + grace
+        left = max(end - anyio.current_time(), _LEAST_S)
         if healthy:
-            self._supervisor.spawn(self._give_up, max(grace, _LEAST_S), name="end of closing")
+            self._supervisor.spawn(self._give_up, left, name="end of closing")
         else:
             parts.shields.give_up()
         if healthy:
-            with anyio.move_on_after(max(grace, _LEAST_S)) as storing:
+            with anyio.move_on_after(left) as storing:
                 await parts.groups.aclose()
             if storing.cancelled_caught:
                 logger.warning("the store does not answer: what groups have committed last is given up")
@@ -603,21 +569,6 @@ class Gateway:
             logger.warning("the store does not answer: closing without checkpoints, the next start reads more")
             parts.hand_over.close()
             parts.partitions.close()
-
-    async def _leave(self, parts: Assembly, grace: float) -> None:
-        """Hand over to the other gateways, while clients are still answered."""
-        if not self._shared or self._supervisor.failure is not None or grace <= 0:
-            return
-        try:
-            with anyio.move_on_after(grace):
-                await parts.generations.leave(parts.lease)
-                if not parts.generations.serving:
-                    await parts.hand_over.done()
-                return
-        except HtpError as error:
-            logger.warning("closing without handing over, the others take over what this gateway leads: %s", error)
-            return
-        logger.warning("not all was handed over in time, the others take over what is left")
 
     async def _cut_off(self) -> None:
         """End at once what closing was waiting for; the sockets are closed nevertheless."""
@@ -641,15 +592,8 @@ class Gateway:
             logger.warning("closing without checkpoints, the next start reads more: %s", error)
         parts.hand_over.close()
         parts.partitions.close()
-        for task in self._renewing:
-            task.cancel()
-        for task in self._renewing:
-            await task.wait()
-        with suppress(HtpError):  # it is tried once more
-            if self._registration is not None:
-                await self._registration.leave()
-            if self._lease is not None:
-                await self._lease.release()
+        if self._participation is not None:
+            await self._participation.release()
 
 
 def _weakly(method: Callable[P, object]) -> Callable[P, None]:

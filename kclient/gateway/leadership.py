@@ -15,6 +15,8 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from kclient.gateway.assignment import fingerprint
+from kclient.gateway.contexts import IN_PROCESS
+from kclient.gateway.local import local_port
 from kclient.gateway.unit import Unit
 
 if TYPE_CHECKING:
@@ -296,4 +298,5 @@ def _of_listener(gateways: Iterable[GatewayRow], listener: str) -> Iterator[Gate
     for gateway in gateways:
         at = gateway.endpoints.get(listener)
         if at is not None:
-            yield GatewayNode(gateway.node_id, at.host, at.port, gateway.rack)
+            port = local_port(gateway.node_id) if listener == IN_PROCESS else at.port
+            yield GatewayNode(gateway.node_id, at.host, port, gateway.rack)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from kclient.arguments import shown
 from kclient.errors import ConfigError
-from kclient.gateway.contexts import Advertised
+from kclient.gateway.contexts import IN_PROCESS, LOCAL_SCHEMES, Advertised
 from kclient.net.address import Address
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ def advertised(address: Address, told: Address | None = None) -> Advertised:
     host = shown.broker_host
     if shown.scheme == "tcp" and _is_wildcard(host):
         host = socket.gethostname()
+    if shown.scheme in LOCAL_SCHEMES:
+        return Advertised(host, shown.port, IN_PROCESS)
     return Advertised(host, shown.port)
 
 

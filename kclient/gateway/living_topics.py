@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from kclient.errors import UnknownTopicOrPartitionError
 from kclient.gateway.rows.keys import TOPICS, topic_key
@@ -13,8 +13,15 @@ from kclient.htp.errors import ConflictError
 
 if TYPE_CHECKING:
     from kclient.gateway.cluster_generations import ClusterGenerations
-    from kclient.gateway.topics.record import TopicRecord
     from kclient.htp.port import Manager
+
+
+class KnownTopic(Protocol):
+    """What is known of a topic."""
+
+    name: str
+    version: int
+    """Of its row, as it was read or written last."""
 
 
 class TopicGoneError(UnknownTopicOrPartitionError):
@@ -42,7 +49,7 @@ class LivingTopics:
     """
 
     def __init__(
-        self, manager: Manager, find: Callable[[bytes], TopicRecord | None], generations: ClusterGenerations
+        self, manager: Manager, find: Callable[[bytes], KnownTopic | None], generations: ClusterGenerations
     ) -> None:
         self._manager = manager
         self._find = find
@@ -59,7 +66,7 @@ class TopicExpectation:
     def __init__(
         self,
         manager: Manager,
-        find: Callable[[bytes], TopicRecord | None],
+        find: Callable[[bytes], KnownTopic | None],
         generations: ClusterGenerations,
         topic_ids: Iterable[bytes],
     ) -> None:

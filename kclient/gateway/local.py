@@ -3,6 +3,9 @@
 A gateway that runs is entered under its store's address (`memory:NAME`, `embedded:DIRECTORY`). Clients in the process
 get a stream in memory if they run on its loop, else a socket pair. The owner of an embedded directory also listens on
 a Unix socket in it; other processes that name the directory come in there.
+
+Where several gateways may serve a store, the address of each has a port that stands for its number (`local_port`):
+metadata tell it to clients, which come in by the address without one.
 """
 
 from __future__ import annotations
@@ -13,16 +16,20 @@ import os
 import shutil
 import tempfile
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from kclient.concurrency import LoopHandle, Wakeup
 from kclient.errors import ClosedError
+from kclient.gateway.contexts import IN_PROCESS
+from kclient.gateway.rows.gateways import Endpoint
 from kclient.htp.brokers import brokers_asked_for
 from kclient.htp.errors import LeaseHeldError
 from kclient.htp.urls import split_options
 from kclient.net.address import Address
 from kclient.net.streams import ByteStream, SocketStream, memory_pair, socket_pair
+from kclient.records.bounds import INT32_MAX
 
 if TYPE_CHECKING:
     import socket
@@ -49,6 +56,14 @@ def local_address(htp: str) -> Address | None:
     if scheme == "embedded":
         return Address(os.path.realpath(split_options(rest)[0]), 0, scheme)
     return None
+
+
+def local_port(node_id: int) -> int:
+    """The port in the address of a gateway, where several may serve its store: another one for each number.
+
+    0, which stands for any, is that of the greatest number only.
+    """
+    return (node_id + 1) & INT32_MAX
 
 
 class Served(Protocol):
@@ -128,18 +143,38 @@ _ATTACH_S = 10.0
 
 _running: dict[Address, LocalGateway] = {}
 _claimed: dict[Address, LoopHandle] = {}
-"""Stores that a gateway in this process serves, is about to serve, or has not closed yet, and in which loop."""
+"""What a gateway in this process serves, is about to serve, or has not closed yet, and in which loop: a store, or its
+own part of one that several serve."""
 _lock = threading.Lock()
 
 
 def find_local(address: Address) -> LocalGateway | None:
-    """The gateway that runs in this process over the store of that address."""
+    """The gateway that runs in this process under that address; of one without a number, any of the store's."""
     with _lock:
-        claim = _claimed.get(address)
-        if claim is not None and claim.ended:  # its loop was closed, and it was not
-            del _claimed[address]
-            _running.pop(address, None)
-        return _running.get(address)
+        for claimed in _of_store(address):
+            if _claimed[claimed].ended:  # its loop was closed, and it was not
+                del _claimed[claimed]
+                _running.pop(claimed, None)
+        if address.port:
+            return _running.get(address)
+        return next((each for each in _running.values() if store_of(each.address) == address), None)
+
+
+def is_served(address: Address) -> bool:
+    """Whether a gateway in this process serves the store of that address, or is about to."""
+    with _lock:
+        return any(not _claimed[each].ended for each in _of_store(address))
+
+
+def store_of(address: Address) -> Address:
+    """The address of a gateway's store."""
+    return replace(address, port=0)
+
+
+def _of_store(address: Address) -> list[Address]:
+    """What is claimed of the store of an address."""
+    store = store_of(address)
+    return [each for each in _claimed if store_of(each) == store]
 
 
 Claims: TypeAlias = dict[Address, LoopHandle]
@@ -164,6 +199,17 @@ def drop_claims(claims: Claims) -> None:
                 _running.pop(address, None)
 
 
+def _served(address: Address, node_id: int | None) -> str:
+    """Why an address cannot be claimed, and what helps."""
+    one, remedy = "a gateway", "close it, or the clients that have started it, first"
+    if node_id is not None:
+        one, remedy = f"a gateway with node.id={node_id}", f"{remedy}, or give this one another node.id"
+    return (
+        f"{one} in this process serves {address}: {remedy}. A gateway that is there before them is joined by them, "
+        "whether it listens or not"
+    )
+
+
 class Presence:
     """Lets others find one gateway, from `announce` to `withdraw`.
 
@@ -177,21 +223,31 @@ class Presence:
         self._claim: LoopHandle | None = None
         self._temporary: Path | None = None
 
-    def claim(self) -> None:
+    @property
+    def address(self) -> Address:
+        """That of the store; once it has claimed its number, its own."""
+        return self._address
+
+    def claim(self, node_id: int | None = None) -> None:
         """The store is this gateway's until `release`; called in its event loop.
+
+        Args:
+            node_id: Its number, where several gateways may serve the store: then only that is.
 
         Raises:
             LeaseHeldError: Another one in this process has it.
         """
+        address = self._address if node_id is None else replace(self._address, port=local_port(node_id))
         with _lock:
-            claim = _claimed.get(self._address)
+            claim = _claimed.get(address)
             if claim is not None and not claim.ended:
-                raise LeaseHeldError(
-                    f"a gateway in this process serves {self._address}: close it, or the clients that have started it, "
-                    "first. A gateway that is there before them is joined by them, whether it listens or not",
-                    holder="this process",
-                )
-            self._claim = _claimed[self._address] = LoopHandle()
+                raise LeaseHeldError(_served(address, node_id), holder="this process")
+            self._address = address
+            self._claim = _claimed[address] = LoopHandle()
+
+    def endpoint(self) -> dict[str, Endpoint]:
+        """Where clients find it that name the store, for its row; it has claimed its number."""
+        return {IN_PROCESS: Endpoint(self._address.broker_host, 0, "PLAINTEXT")}
 
     def release(self) -> None:
         """Another one may claim the store."""
@@ -201,7 +257,7 @@ class Presence:
         self._claim = None
 
     async def announce(self, gateway: Served) -> None:
-        """Enter a gateway that has started; called in its event loop."""
+        """Enter a gateway that has started, under the address that it has claimed; called in its event loop."""
         if self._address.scheme == "embedded":
             await self._listen(gateway, Path(self._address.host))
         self._entry = LocalGateway(gateway, self._address)

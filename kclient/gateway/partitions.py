@@ -117,6 +117,10 @@ class PartitionTable:
         """Read all checkpoints at once."""
         await self._checkpoints.load()
 
+    def forget_ahead(self) -> None:
+        """Another gateway may write checkpoints from now on: forget those that were read and not used yet."""
+        self._checkpoints.forget_ahead()
+
     def get(self, name: str, index: int) -> Partition | None:
         """The partition, or None where the topic or the number is unknown, or another gateway leads it."""
         record = self._topics.get(name)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
 
 from kclient.errors import BrokerConnectionError, ClosedError, ConfigError
-from kclient.gateway.local import find_local, find_socket, local_address
+from kclient.gateway.local import find_local, find_socket, is_served, local_address, store_of
 from kclient.htp.brokers import brokers_asked_for
 from kclient.htp.embedded.directory import is_data_directory
 from kclient.htp.errors import LeaseHeldError, LockedError, StorageError, StorageFullError
@@ -43,8 +44,9 @@ async def connect(address: Address, config: ConnectionConfig) -> ByteStream:
             f"options of a store ({', '.join(options)}) are given where its gateway is started (Gateway, kclient "
             f"gateway): clients connect to {address.scheme}:{name}"
         )
-    found = local_address(str(address))
-    assert found is not None, "registered for memory: and embedded: only"
+    store = local_address(str(address))
+    assert store is not None, "registered for memory: and embedded: only"
+    found = replace(store, port=address.port)
     seconds = config.socket_connection_setup_timeout_ms / 1000
     attempt = _Connecting(found, config, time.monotonic() + seconds)
     try:
@@ -52,7 +54,8 @@ async def connect(address: Address, config: ConnectionConfig) -> ByteStream:
             stream = await attempt.here() or await attempt.elsewhere()
             if stream is not None:
                 return stream
-            await attempt.start()
+            if not await attempt.others():
+                await attempt.start()
     finally:
         attempt.end()
 
@@ -88,9 +91,23 @@ class _Connecting:
             await self._pause(error)
             return None
 
+    async def others(self) -> bool:
+        """Wait for a gateway of the user's own that starts or closes, if there is one: none is started beside it.
+
+        Raises:
+            BrokerConnectionError: The gateway that is named by its number is gone, and others serve the store.
+        """
+        store = store_of(self._address)
+        if self._address.port and find_local(store) is not None:
+            raise self._too_late(ClosedError("this gateway is gone, others serve its store"))
+        if host_of(store) is not None or not is_served(store):
+            return False
+        await self._pause(ClosedError("a gateway in this process starts, or closes"))
+        return True
+
     async def elsewhere(self) -> ByteStream | None:
         """To the process that owns the directory, through the Unix socket in it."""
-        if self._address.scheme != "embedded" or host_of(self._address) is not None:
+        if self._address.scheme != "embedded" or host_of(store_of(self._address)) is not None:
             return None
         path = find_socket(Path(self._address.host))
         if path is None:
@@ -103,7 +120,7 @@ class _Connecting:
 
     async def start(self) -> None:
         """Have a gateway started in this process, or wait until the one that is closing is gone."""
-        host = start_host(self._address)
+        host = start_host(store_of(self._address))
         if host is not self._claimed:
             self.end()
             host.claim()

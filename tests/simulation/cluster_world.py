@@ -1,9 +1,10 @@
 """Gateways that serve one store together, in virtual time; and what was promised.
 
-Up to three gateways come, leave, crash, and are cut off from the manager while clients still reach them. Idempotent
-producers and consumers look for whoever leads, groups commit offsets at whoever coordinates them, and topics are made
-and deleted at any gateway. Afterwards the whole is read: nothing acknowledged is lost, nothing is stored twice, all is
-in order, what somebody has read is there, epochs only grow, and of each group the last commit counts.
+Up to three gateways come, leave, crash, and are cut off from the manager while clients still reach them; at times the
+manager has no space. Idempotent producers and consumers look for whoever leads, groups commit offsets at whoever
+coordinates them, and topics are made and deleted at any gateway. Afterwards the whole is read: nothing acknowledged is
+lost, nothing is stored twice, all is in order, what somebody has read is there, epochs only grow, and of each group the
+last commit counts.
 """
 
 from __future__ import annotations
@@ -22,9 +23,8 @@ import trio
 from kclient.concurrency import first_leaf
 from kclient.errors import KafkaError
 from kclient.gateway import Gateway
-from kclient.htp import StorageError, open_store
+from kclient.htp import StorageError, StorageFullError, open_store
 from kclient.htp.memory import reset
-from kclient.htp.port import CAP_SHARED
 from kclient.memory_ledger import process_memory
 from kclient.protocol import messages as m
 from kclient.records import decode_records, iter_headers
@@ -37,6 +37,10 @@ NUMBERS = (1, 2, 3)
 _PATIENCE_S = 10.0
 _DELAYS_S = (*[0.0] * 10, *[0.001] * 10, *[0.02] * 10, 0.3, 1.0)
 """How long calls of the manager take."""
+_WRITES = frozenset({
+    "acquire", "bind", "commit", "create_domain", "create_topic", "delete_domain", "delete_topics", "release", "renew",
+})  # fmt: skip
+"""Calls of the manager that need space."""
 
 
 class Violated(AssertionError):
@@ -52,27 +56,36 @@ def promise(kept: bool, what: object) -> None:
         raise Violated(what)
 
 
+class Disk:
+    """What the manager writes to."""
+
+    def __init__(self) -> None:
+        self.full = False
+
+
 class Reached:
     """One gateway's way to the store: its manager may be out of reach, and each of its calls takes a moment.
 
     Args:
         store: The store, as this gateway has opened it.
         dice: How long calls take.
+        disk: That of the manager, which all gateways write to.
     """
 
-    def __init__(self, store: Any, dice: Random) -> None:
+    def __init__(self, store: Any, dice: Random, disk: Disk) -> None:
         self.store = store
-        self.manager = _Manager(store.manager, dice)
-        self.broker = _Broker(store.broker)
+        self.manager = _Manager(store.manager, dice, disk)
+        self.broker = store.broker
 
     def on_failure(self, callback: Callable[[StorageError], object]) -> Callable[[], None]:
         return self.store.on_failure(callback)
 
 
 class _Manager:
-    def __init__(self, inner: Any, dice: Random) -> None:
+    def __init__(self, inner: Any, dice: Random, disk: Disk) -> None:
         self._inner = inner
         self._dice = dice
+        self._disk = disk
         self.reachable = True
 
     def __getattr__(self, name: str) -> Any:
@@ -82,6 +95,8 @@ class _Manager:
             if name != "changes":
                 await trio.sleep(self._dice.choice(_DELAYS_S))
             self._check()
+            if self._disk.full and name in _WRITES:
+                raise StorageFullError("database or disk is full")
             result = await found(*arguments, **options)
             self._check()
             return result
@@ -91,19 +106,6 @@ class _Manager:
     def _check(self) -> None:
         if not self.reachable:
             raise StorageError("the manager is not reached")
-
-
-class _Broker:
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
-
-    @property
-    def capabilities(self) -> frozenset[str]:
-        found: frozenset[str] = self._inner.capabilities
-        return found | {CAP_SHARED}
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
 
 
 class Node:
@@ -136,6 +138,7 @@ class World:
         """The last offset of each group whose commit was acknowledged."""
         self.tried: dict[str, int] = {}
         """The last one that was sent."""
+        self.disk = Disk()
         self.working = True
         self.counts: Counter[str] = Counter()
 
@@ -145,7 +148,7 @@ class World:
         """Start a gateway, and wait until it serves."""
         store = open_store(f"memory:{self.name}")
         await store.__aenter__()
-        node = Node(number, Reached(store, self.dice))
+        node = Node(number, Reached(store, self.dice, self.disk))
         self.running.append(node)
         with trio.fail_after(120):
             await node.gateway.start()
@@ -175,6 +178,12 @@ class World:
         await self.start(2)
         for _ in range(times):
             await trio.sleep(self.dice.random() * self.dice.choice([1, 5, 40]))
+            if self.dice.random() < 0.15:
+                self.counts["full"] += 1
+                self.disk.full = True
+                await trio.sleep(self.dice.random() * self.dice.choice([2, 60]))
+                self.disk.full = False
+                continue
             away = [number for number in NUMBERS if number not in self.nodes]
             if away and (len(self.nodes) == 1 or self.dice.random() < 0.5):
                 await self.start(self.dice.choice(away))

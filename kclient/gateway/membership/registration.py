@@ -19,7 +19,7 @@ from kclient.gateway.membership.members import leases_by_number
 from kclient.gateway.ownership import HeldLease
 from kclient.gateway.rows.gateways import Endpoint, GatewayRow
 from kclient.gateway.rows.keys import GATEWAYS, gateway_key, released_key
-from kclient.htp.errors import FencedError, HtpError, LeaseHeldError, StorageFullError
+from kclient.htp.errors import FencedError, HtpError, LeaseHeldError, StorageFullError, StoreClosedError
 from kclient.htp.port import Lease, LeaseInfo, Manager
 from kclient.htp.rows import scan_pages
 from kclient.records.bounds import INT32_MAX
@@ -205,18 +205,38 @@ class Registration:
             return
         lease = held.current
         held.give_up()
-        with suppress(FencedError):  # the number is another one's, and so is the row
-            rows = dict.fromkeys([gateway_key(self._node_id), released_key(self._node_id)])
-            await self._manager.commit(rows, lease=lease)
+        await self._remove_rows(lease)
         await self._manager.release(lease)
         self._held = None
 
-    async def give_back(self) -> None:
-        """Where `leave` has not: else the others take it for lost only when the lease has run out."""
+    async def _remove_rows(self, lease: Lease) -> None:
+        rows = dict.fromkeys([gateway_key(self._node_id), released_key(self._node_id)])
+        with suppress(FencedError):  # the number is another one's, and so are the rows
+            await self._manager.commit(rows, lease=lease)
 
-        async def leave() -> None:
+    async def give_back(self, *, failed: bool) -> None:
+        """Where `leave` has not: the lease first, for by it the others know, who remove the row if this does not.
+
+        Args:
+            failed: Whether the gateway has, which may be why the store does not take it.
+        """
+        held, self._held = self._held, None
+        if held is None:
+            return
+        held.give_up()
+
+        async def release() -> bool:
+            given = False
             with anyio.move_on_after(_GIVE_BACK_S), suppress(HtpError):
-                await self.leave()
+                await self._manager.release(held.current)
+                given = True
+                await self._remove_rows(held.current)
+            return given
 
-        if self._held is not None:
-            await to_the_end(leave)
+        with suppress(StoreClosedError):  # by whoever opened it
+            if await to_the_end(release) or failed:
+                return
+        logger.warning(
+            "the store did not take the lease back: whoever is to lead what this gateway led has to wait for up to "
+            "%.0f s", held.current.ttl,
+        )  # fmt: skip

@@ -15,7 +15,7 @@ from kclient.htp.contract.refusals import all_refused
 from kclient.htp.contract.report import NOT_TESTABLE, VERDICT
 from kclient.htp.contract.sandbox import EPOCH, ROWS, Sandbox
 from kclient.htp.errors import ConflictError, FencedError, LeaseHeldError, TopicExistsError, UnknownTopicError
-from kclient.htp.port import CAP_EXCLUSIVE, CAP_FENCED_SENDS, Change, Store
+from kclient.htp.port import CAP_EXCLUSIVE, CAP_FENCED_SENDS, CAP_ORDINAL_POSITIONS, CAP_SHARED, Change, Store
 from kclient.htp.store import open_store
 
 pytestmark: list[pytest.MarkDecorator] = [pytest.mark.anyio, subject("two openings")]
@@ -102,6 +102,12 @@ async def test_what_one_deletes_the_other_has_no_more(sandbox: Sandbox, second: 
     await second.broker.delete([place], epoch=EPOCH)
     await all_refused(sandbox, topic, UnknownTopicError)
     assert payloads((await neighbour.pull((await neighbour.status()).start)).data) == [b"x"]
+
+
+@needs(CAP_SHARED)
+async def test_what_sharing_needs_is_there(sandbox: Sandbox) -> None:
+    """Nothing else keeps several gateways apart."""
+    assert sandbox.capabilities >= {CAP_FENCED_SENDS, CAP_ORDINAL_POSITIONS}
 
 
 _OPENING = """

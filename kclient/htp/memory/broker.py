@@ -16,6 +16,7 @@ from kclient.htp.port import (
     CAP_ORDINAL_POSITIONS,
     CAP_POSITIONS,
     CAP_SEGMENTS,
+    CAP_SHARED,
     Framing,
     Place,
     TopicSettings,
@@ -33,7 +34,15 @@ class MemoryBroker:
     """Implements `kclient.htp.port.Broker`."""
 
     capabilities: frozenset[str] = frozenset(
-        {CAP_POSITIONS, CAP_ORDINAL_POSITIONS, CAP_NOWAIT, CAP_FIND_BY_TIMESTAMP, CAP_SEGMENTS, CAP_FENCED_SENDS}
+        {
+            CAP_POSITIONS,
+            CAP_ORDINAL_POSITIONS,
+            CAP_NOWAIT,
+            CAP_FIND_BY_TIMESTAMP,
+            CAP_SEGMENTS,
+            CAP_FENCED_SENDS,
+            CAP_SHARED,
+        }
     )
 
     def __init__(self, state: MemoryState, settings: TopicSettings, faults: MemoryFaults | None = None) -> None:

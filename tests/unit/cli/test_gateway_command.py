@@ -21,6 +21,7 @@ from kclient.sync import Producer
 from tests.gateway_process import GatewayProcess
 from tests.gateway_wire import names
 from tests.slow_store import Gates
+from tests.unshared_store import unshared_store
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -248,7 +249,7 @@ async def test_a_signal_breaks_a_start_off(sent: signal.Signals) -> None:
 async def test_a_start_that_fails_is_told_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ownership, "LEASE_S", 3.0)
     send, receive = anyio.create_memory_object_stream[signal.Signals](1)
-    async with open_store(f"memory:{next(names)}") as store, Gateway(store, listen=None), send, receive:
+    async with unshared_store(f"memory:{next(names)}") as store, Gateway(store, listen=None), send, receive:
         with pytest.raises(LeaseHeldError):
             other = Gateway(store, listen=None, config={"node.id": 7})
             await _start(other, other.start, receive)

@@ -114,8 +114,13 @@ async def test_a_store_that_takes_no_checkpoint_is_free_all_the_same(
         assert "closing without checkpoints" in caplog.text
         assert ("has to wait for up to 3 s" in caplog.text) is not given_back
         began = time.monotonic()
-        async with Gateway(store, listen=None, config={"node.id": 7}):
+        async with Gateway(store, listen=None, config={"node.id": 7}) as again:
+            wire = connect(again)
+            with anyio.fail_after(20):
+                while (await wire.fetch("t", 0)).error_code:
+                    await anyio.sleep(0.01)
             assert (time.monotonic() - began > 3.0) is not given_back
+            await wire.aclose()
 
 
 async def test_a_store_that_was_closed_before_its_gateway(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,4 +1,4 @@
-"""One gateway serves a store at a time, whatever its number, and leader epochs only grow."""
+"""One gateway serves a store at a time that is not shared, whatever its number, and leader epochs only grow."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kclient.gateway import Gateway, ownership
 from kclient.gateway.ownership import take_store
 from kclient.gateway.rows import numbers
 from kclient.gateway.rows.keys import LEADER_EPOCH, LEASE
-from kclient.htp import LeaseHeldError, open_store
+from kclient.htp import LeaseHeldError
 from kclient.htp.embedded.files import Files
 from kclient.htp.errors import StorageFullError
 from kclient.htp.port import Lease, Manager
@@ -27,6 +27,7 @@ from kclient.protocol.framing import decode_response
 from kclient.protocol.messages import ProduceResponse
 from tests.gateway_wire import batch_of, connect, names, produce_request, running
 from tests.slow_store import Gates
+from tests.unshared_store import unshared_store
 
 pytestmark = pytest.mark.anyio
 
@@ -59,7 +60,7 @@ def short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("short_leases")
 async def test_a_second_gateway_of_another_number_is_refused(url: str, caplog: pytest.LogCaptureFixture) -> None:
     """As soon as the first has shown that it lives."""
-    async with open_store(url) as store:
+    async with unshared_store(url) as store:
         async with Gateway(store, listen=None, **numbered(5)) as first:
             wire = connect(first)
             await wire.create("t")
@@ -79,7 +80,7 @@ async def test_a_second_gateway_of_another_number_is_refused(url: str, caplog: p
 
 
 async def test_when_the_first_has_crashed_its_lease_has_to_end(url: str, caplog: pytest.LogCaptureFixture) -> None:
-    async with open_store(url) as store:
+    async with unshared_store(url) as store:
         asked = time.monotonic()
         lease = await store.manager.acquire("kafka/gateway", "node-5", 0.5)
         async with Gateway(store, listen=None, **numbered(2)) as gateway:
@@ -95,7 +96,7 @@ async def test_when_the_first_has_crashed_its_lease_has_to_end(url: str, caplog:
 @pytest.mark.usefixtures("short_leases")
 async def test_one_that_waits_has_the_store_when_the_first_closes(url: str) -> None:
     """And has not served anything before."""
-    async with open_store(url) as store, anyio.create_task_group() as group:
+    async with unshared_store(url) as store, anyio.create_task_group() as group:
         gates = Gates(store)
         looking = gates.hold("leases", 2)  # the first look is for the epochs of the first versions
         first = Gateway(store, listen=None, **numbered(5))
@@ -119,7 +120,7 @@ async def test_one_that_waits_has_the_store_when_the_first_closes(url: str) -> N
 
 async def test_what_the_first_has_given_while_another_waits_is_exceeded(url: str) -> None:
     """Leader epochs, told in a row of their own: the second has read it before it waits."""
-    async with open_store(url) as store, anyio.create_task_group() as group:
+    async with unshared_store(url) as store, anyio.create_task_group() as group:
         first = await store.manager.acquire(LEASE, "node-5", 60)
         gates = Gates(store)
         looking = gates.hold("leases", 2)  # the first look is for the epochs of the first versions
@@ -143,7 +144,7 @@ async def test_what_the_first_has_given_while_another_waits_is_exceeded(url: str
 
 
 async def test_one_that_gives_up_waiting_takes_nothing(url: str) -> None:
-    async with open_store(url) as store:
+    async with unshared_store(url) as store:
         lease = await store.manager.acquire("kafka/gateway", "node-5", 3600)
         for number in (2, 3):
             with anyio.move_on_after(0.1) as scope:
@@ -166,7 +167,7 @@ async def test_after_a_kill_any_number_has_an_embedded_store_at_once(tmp_path: P
     url = f"embedded:{tmp_path / 'data'}"
     done = await anyio.run_process([sys.executable, "-c", code, url], check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()
-    async with open_store(url) as store:
+    async with unshared_store(url) as store:
         [left] = await store.manager.leases("kafka/gateway")
         assert (left.holder, left.held) == ("node-5", False)
     began = time.monotonic()
@@ -183,7 +184,7 @@ async def test_a_second_one_of_the_same_number_takes_over(url: str, monkeypatch:
     """As after a crash, when the first one is still there in another process: it is fenced, and stops."""
     monkeypatch.setattr(ownership, "take_store", take_for_a_minute)
     monkeypatch.setattr(ownership, "LEASE_S", 0.3)  # renewed so often, and not lost on a busy machine
-    async with open_store(url) as store, Gateway(store, listen=None, **numbered(5)) as first:
+    async with unshared_store(url) as store, Gateway(store, listen=None, **numbered(5)) as first:
         wire = connect(first)
         await wire.create("t")
         await wire.produce("t", batch_of(b"a"))
@@ -204,11 +205,11 @@ async def test_a_second_one_of_the_same_number_takes_over(url: str, monkeypatch:
         await wire.aclose()
 
 
-async def test_a_second_one_on_a_store_in_memory_is_refused() -> None:
-    """Whatever its number: nothing of such a store outlives a crash, so the first one is there."""
+async def test_a_second_one_of_its_number_on_a_store_in_memory_is_refused() -> None:
+    """Nothing of such a store outlives a crash, so the first one is there."""
     url = f"memory:{next(names)}"
     async with Gateway(url, listen=None) as first:
-        with pytest.raises(LeaseHeldError, match=r"a gateway in this process serves memory:.*: close it, or"):
+        with pytest.raises(LeaseHeldError, match=r"node\.id=1 in this process serves memory:.*: close it, or"):
             await Gateway(url, listen=None).start()
         wire = connect(first)
         await wire.create("t")
@@ -230,7 +231,7 @@ async def test_one_that_has_failed_gives_its_store_in_memory_up() -> None:
 async def test_the_lease_is_kept_while_a_gateway_starts(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A large store, or a slow one, may take longer to read than the lease lasts: then it would be another's."""
     monkeypatch.setattr(ownership, "LEASE_S", 0.5)
-    async with open_store(url) as store:
+    async with unshared_store(url) as store:
         gates = Gates(store)
         slow: Any = gates.store
         reading = gates.hold("scan")
@@ -256,7 +257,7 @@ async def test_the_lease_is_kept_while_a_gateway_starts(url: str, monkeypatch: p
 
 async def test_one_that_was_followed_removes_nothing_of_its_successors(url: str) -> None:
     """A creation that it was refused leaves something to be removed: not what the successor makes under that name."""
-    async with open_store(url) as store, Gateway(store, listen=None) as first:
+    async with unshared_store(url) as store, Gateway(store, listen=None) as first:
         gates = Gates(store)
         slow: Any = gates.store
         async with Gateway(slow, listen=None) as second, anyio.create_task_group() as group:

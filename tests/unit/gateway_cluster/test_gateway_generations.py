@@ -15,6 +15,7 @@ from kclient.htp import FencedError, Store, open_store
 from kclient.protocol import messages as m
 from tests.gateway_wire import Wire, batch_of, connect
 from tests.unit.gateway_cluster.two_gateways import until
+from tests.unshared_store import unshared_store
 
 pytestmark = pytest.mark.anyio
 
@@ -116,7 +117,7 @@ async def test_one_row_that_is_damaged_lets_no_epoch_go_back(url: str, key: str,
 
 
 async def test_what_is_damaged_while_it_serves_changes_nothing(url: str, caplog: pytest.LogCaptureFixture) -> None:
-    async with open_store(url) as store, Gateway(store, listen=None) as gateway:
+    async with unshared_store(url) as store, Gateway(store, listen=None) as gateway:
         wire = connect(gateway)
         await wire.create("t")
         before = await leaders_of(wire, "t")
@@ -134,7 +135,7 @@ async def test_what_is_damaged_while_it_serves_changes_nothing(url: str, caplog:
 async def test_what_the_generations_give_to_another_gateway_is_not_served(url: str) -> None:
     """Under the epoch that they say; what stays here keeps the epoch that it had."""
     count = 12
-    async with open_store(url) as store, Gateway(store, listen=None, config={"node.id": 1}) as gateway:
+    async with unshared_store(url) as store, Gateway(store, listen=None, config={"node.id": 1}) as gateway:
         wire = connect(gateway)
         began = gateway.parts.generations.current.newest.number
         joined = await with_another(gateway, store)
@@ -164,7 +165,7 @@ async def test_what_the_generations_give_to_another_gateway_is_not_served(url: s
 
 
 async def test_one_that_was_followed_by_its_namesake_opens_nothing_more(url: str) -> None:
-    async with open_store(url) as store, Gateway(store, listen=None, config={"node.id": 1}) as gateway:
+    async with unshared_store(url) as store, Gateway(store, listen=None, config={"node.id": 1}) as gateway:
         wire = connect(gateway)
         await wire.create("t")
         current = gateway.parts.generations.current

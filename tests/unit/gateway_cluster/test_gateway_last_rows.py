@@ -142,3 +142,18 @@ async def test_one_that_was_always_alone_expects_nothing(url: str) -> None:
         row.known = None
         await row.commit()
         assert await row.is_written()
+
+
+async def test_checkpoints_that_were_read_ahead_are_forgotten_when_another_joins(url: str) -> None:
+    """It may write others."""
+    async with shared_store(url) as store:
+        async with joined(store, 1) as (_, wire):
+            await wire.create("t", 8)
+            for index in range(8):
+                assert (await wire.produce("t", batch_of(b"a"), index)).error_code == 0
+        async with joined(store, 1) as (first, wire):
+            checkpoints = first.parts.partitions._checkpoints
+            async with joined(store, 2) as (second, _):
+                await until(lambda: len(first.parts.generations.current.newest.members) == 2)
+                assert not checkpoints._read_ahead
+                assert not second.parts.partitions._checkpoints._read_ahead

@@ -15,6 +15,7 @@ from kclient.protocol import messages as m
 from tests.all_rows import scan_all
 from tests.gateway_wire import connect, names, running
 from tests.unit.gateway_cluster.two_gateways import several, until
+from tests.unshared_store import unshared_store
 
 pytestmark = pytest.mark.anyio
 
@@ -74,7 +75,7 @@ async def test_a_given_number_is_the_last_ones_who_asks(url: str) -> None:
         with pytest.raises(FencedError):
             await first.publish(AT)
         await first.leave()
-        await first.give_back()
+        await first.give_back(failed=False)
         (row,) = (await rows_of(store.manager)).values()
         assert (row.run, row.epoch) == (second.run, second.lease.epoch)
         await second.leave()
@@ -112,7 +113,7 @@ async def test_the_first_number_that_is_allotted_is_one() -> None:
 
 
 async def test_rows_of_gateways_that_have_ended_are_removed(url: str) -> None:
-    async with open_store(url) as store:
+    async with unshared_store(url) as store:
         await registered(store.manager, 5)
         await store.manager.commit({gateway_key(6): b"damaged"})
         async with Gateway(store, listen=None) as gateway:

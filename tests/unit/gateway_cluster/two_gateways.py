@@ -16,6 +16,7 @@ from kclient.gateway.rows.keys import ASSIGNMENT, GATEWAYS, LEASE
 from kclient.htp import open_store
 from kclient.htp.port import ChangePage, Lease, Versioned
 from tests.gateway_wire import Wire, connect
+from tests.unshared_store import UnsharedBroker
 
 PATIENCE_S = 20.0
 
@@ -38,7 +39,7 @@ class Apart:
 
     @property
     def broker(self) -> Any:
-        return self._inner.broker
+        return UnsharedBroker(self._inner.broker)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)

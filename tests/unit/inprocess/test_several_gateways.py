@@ -1,0 +1,102 @@
+"""Several gateways in the process on one store: clients that name the store find all of them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import anyio
+import pytest
+
+import kclient
+from kclient.errors import BrokerConnectionError
+from kclient.gateway import Gateway
+from kclient.gateway.local import find_local, local_port
+from kclient.htp import LeaseHeldError
+from kclient.inprocess import connect, reset
+from kclient.net.address import Address, parse_address
+from kclient.net.settings import ConnectionSettings
+
+pytestmark = pytest.mark.anyio
+PARTITIONS = 16
+_names = itertools.count()
+
+
+@pytest.fixture
+def memory() -> Iterator[str]:
+    name = f"several-{next(_names)}"
+    yield f"memory:{name}"
+    reset(name)
+
+
+def gateway(address: str, node_id: int) -> Gateway:
+    return Gateway(
+        address,
+        listen=None,
+        config={"node.id": node_id, "num.partitions": PARTITIONS, "group.initial.rebalance.delay.ms": 0},
+    )
+
+
+async def test_a_client_reaches_whoever_leads(memory: str) -> None:
+    """Also while one joins, and while one leaves; and it is told nothing of any of it."""
+    async with gateway(memory, 1) as first:
+        async with (
+            kclient.Producer(bootstrap_servers=memory) as producer,
+            kclient.Consumer("t", group_id="g", bootstrap_servers=memory, auto_offset_reset="earliest") as consumer,
+        ):
+            sent = 0
+
+            async def send() -> None:
+                nonlocal sent
+                deliveries = [
+                    await producer.send("t", value=b"%d" % (sent + each), partition=each % PARTITIONS)
+                    for each in range(48)
+                ]
+                await producer.flush()
+                for each in deliveries:
+                    await each
+                sent += len(deliveries)
+
+            await send()
+            async with gateway(memory, 2) as second:
+                with anyio.fail_after(20):  # until then it serves what it led
+                    while sorted(first.parts.generations.current.newest.members) != [1, 2]:
+                        await anyio.sleep(0.001)
+                await send()
+                assert second.parts.partitions.opened()
+                assert second.connections
+                assert {row.node_id for row in first.parts.cluster.others} == {2}
+            await send()
+            found: set[bytes | None] = set()
+            with anyio.fail_after(30):
+                while len(found) < sent:
+                    for record in await consumer.poll(timeout=1.0):
+                        assert record.value not in found
+                        found.add(record.value)
+            await consumer.commit()
+        async with kclient.Admin(bootstrap_servers=memory) as admin:
+            cluster = await admin.describe_cluster()
+            assert [(node.id, node.host, node.port) for node in cluster.nodes] == [(1, memory, local_port(1))]
+
+
+async def test_a_number_is_one_gateways_in_a_process(memory: str) -> None:
+    async with gateway(memory, 3):
+        with pytest.raises(LeaseHeldError, match=r"node\.id=3 in this process .* give this one another"):
+            await gateway(memory, 3).start()
+        async with gateway(memory, 4):
+            pass
+    async with gateway(memory, 3):
+        pass
+
+
+async def test_one_that_is_gone_is_not_taken_for_another(memory: str) -> None:
+    store = parse_address(memory)
+    config = ConnectionSettings()
+    async with gateway(memory, 1):
+        async with gateway(memory, 2):
+            assert find_local(Address(store.host, local_port(2), "memory")) is not None
+            await (await connect(Address(store.host, local_port(2), "memory"), config)).aclose()
+        with pytest.raises(BrokerConnectionError, match="this gateway is gone, others serve its store"):
+            await connect(Address(store.host, local_port(2), "memory"), config)
+        await (await connect(store, config)).aclose()
+    assert find_local(store) is None
