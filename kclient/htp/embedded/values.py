@@ -23,6 +23,13 @@ _VERSION: Final = select(entries.c.version).where(entries.c.key == bindparam("wa
 _VERSIONS: Final = select(entries.c.key, entries.c.version).where(
     entries.c.key.in_(bindparam("wanted", expanding=True))
 )
+_SCAN_TO_THE_END: Final = (
+    select(entries)
+    .where(entries.c.key > bindparam("after"), entries.c.key >= bindparam("first"))
+    .order_by(entries.c.key)
+    .limit(bindparam("most"))
+)
+_SCAN: Final = _SCAN_TO_THE_END.where(entries.c.key < bindparam("end"))
 _FEW: Final = 2
 """Keys that are looked for one by one: a list of keys is written out anew for each statement."""
 
@@ -52,12 +59,12 @@ class ValueTable:
 
     def scan(self, connection: Connection, prefix: str, after: str, limit: int) -> dict[str, Versioned]:
         """A page of the keys that begin with a prefix, sorted."""
-        query = select(entries).order_by(entries.c.key).where(entries.c.key > after).limit(limit)
-        if prefix:
-            query = query.where(entries.c.key >= prefix)
-        if (after_all := prefix_end(prefix)) is not None:
-            query = query.where(entries.c.key < after_all)
-        return {row.key: Versioned(row.value, row.version) for row in connection.execute(query)}
+        asked: dict[str, str | int] = {"after": after, "first": prefix, "most": limit}
+        if (end := prefix_end(prefix)) is None:
+            found = connection.execute(_SCAN_TO_THE_END, asked)
+        else:
+            found = connection.execute(_SCAN, asked | {"end": end})
+        return {row.key: Versioned(row.value, row.version) for row in found}
 
     def commit(
         self,
