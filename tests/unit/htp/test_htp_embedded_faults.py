@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import platform
+import re
 import shutil
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable
 from functools import partial
@@ -13,7 +18,7 @@ import pytest
 
 from kclient.concurrency import LoopHandle
 from kclient.htp import OrderError, StorageError, StorageFullError, TopicSettings
-from kclient.htp.embedded.files import SyncPoint
+from kclient.htp.embedded.files import Files, SyncPoint
 from tests.unit.htp.by_name import NamedStore, named_store
 from tests.unit.htp.conftest import prepare
 from tests.unit.htp.disks import FailingFiles, broken, no_space
@@ -87,6 +92,28 @@ async def test_a_failed_sync_goes_back_to_what_was_synced(store: NamedStore, fil
     assert await visible(store) == [b"a", b"b"]
     await send(store, 2, b"c")
     assert await visible(store) == [b"a", b"b", b"c"]
+
+
+async def test_what_a_failed_sync_loses_is_cut_off(
+    store: NamedStore, files: FailingFiles, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At once: a process that is killed before the checkpoint is written would find it whole. What stays is read."""
+    await send(store, 0, b"a", b"b")
+    (file,) = Path(store.path, "brk-0", "topics").glob(f"domain~some_topic.*/{0:020}.log")
+    synced = file.read_bytes()
+    fail_once(files, SyncPoint.MESSAGES)
+    with pytest.raises(StorageError):
+        await send(store, 2, b"lost")
+    assert file.read_bytes() == synced
+    assert "is damaged" not in caplog.text
+    await send(store, 2, b"c")
+    file = file.with_name(f"{2:020}.log")
+    with file.open("r+b") as opened:
+        opened.write(bytes(4))  # as by a disk that fails in more than one way
+    fail_once(files, SyncPoint.MESSAGES)
+    with pytest.raises(StorageError):
+        await send(store, 3, b"lost")
+    assert f"{file} is damaged at byte 0: synced messages are lost" in caplog.text
 
 
 async def test_the_callbacks_find_the_end_rolled_back(store: NamedStore, files: FailingFiles) -> None:
@@ -222,6 +249,36 @@ async def test_the_log_does_not_grow_past_a_segment_that_could_not_be_removed(
             assert await visible(store) == [b"good"] * count
 
 
+async def test_a_segment_that_could_not_be_removed_is_emptied(
+    opening: Opening, files: FailingFiles, tmp_path: Path
+) -> None:
+    """What was told to be lost does not come back, should the process end before the file can be removed."""
+    async with opening() as store:
+        await prepare(store)
+        remove = files.remove
+
+        def refuse(path: str) -> None:
+            if path.endswith(".log") and Path(path).exists():
+                raise broken()
+            remove(path)
+
+        fail_once(files, SyncPoint.MESSAGES)
+        files.remove = refuse  # type: ignore[method-assign]
+        with pytest.raises(StorageError):
+            await send(store, 0, b"lost")
+        shutil.copytree(tmp_path / "data", tmp_path / "killed", ignore=shutil.ignore_patterns("*-shm", "*.sock"))
+        files.remove = remove  # type: ignore[method-assign]
+    links = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if is_open(fd)]
+    assert not [link for link in links if link.startswith(str(tmp_path))]
+    async with named_store(f"embedded:{tmp_path / 'killed'}") as store:
+        await store.broker.open(TOPIC, FRAMING)
+        assert await visible(store) == []
+
+
+def is_open(fd: str) -> bool:
+    return os.path.islink(f"/proc/self/fd/{fd}")
+
+
 async def test_the_cut_end_of_a_segment_does_not_come_back(
     opening: Opening, files: FailingFiles, tmp_path: Path
 ) -> None:
@@ -241,6 +298,7 @@ async def test_the_cut_end_of_a_segment_does_not_come_back(
     async with opening() as store:
         await store.broker.open(TOPIC, FRAMING)
         assert await visible(store) == [b"a", b"b", b"c"]
+        assert (folder / f"{0:020}.log").stat().st_size == OVERHEAD + 1, "what does not count takes no space"
 
 
 @pytest.mark.parametrize("group_sync", ["filesystem", "auto"])
@@ -257,6 +315,19 @@ async def test_a_failed_syncfs_falls_back_to_each_file(opening: Opening, files: 
         assert SyncPoint.EVERYTHING in points
         assert points.count(SyncPoint.MESSAGES) == 2
         assert await visible(store) == [b"a"]
+
+
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux") or [int(each) for each in re.findall(r"\d+", platform.release())[:2]] < [5, 8],
+    reason="no syncfs that reports errors",
+)
+def test_a_failed_syncfs_tells_why() -> None:
+    """It is called past Python, which would have kept the reason."""
+    files = Files()
+    assert files.syncs_everything
+    with pytest.raises(OSError, match="Bad file descriptor") as caught:
+        files.sync_everything(-1, SyncPoint.EVERYTHING)
+    assert caught.value.errno == errno.EBADF
 
 
 async def test_a_failure_of_one_topic_is_not_the_others(store: NamedStore, files: FailingFiles) -> None:
@@ -470,6 +541,30 @@ async def test_a_write_error(store: NamedStore, files: FailingFiles) -> None:
 
 
 # --- reading ---
+
+
+async def test_no_segment_shows_what_is_not_synced(opening: Opening, files: FailingFiles) -> None:
+    """Neither from a position behind the visible end, nor from one within a gap, where the next segments are asked."""
+    free = threading.Event()
+    async with opening() as store:
+        await prepare(store)
+        await send(store, 0, b"a")
+        await store.broker.open(TOPIC, FRAMING, next_position=10)
+        files.on_sync = lambda _point: free.wait(30)
+        try:
+            sent = []
+            for number in (10, 11, 12):
+                sent.append(store.broker.send_nowait(TOPIC, [message(number, b"b")]))
+                await store.broker.roll(TOPIC)
+            assert len(await store.broker.segments(TOPIC)) == 5
+            for position in (1, 5, 10, 11, 12, 13):
+                pulled = store.broker.pull_nowait(TOPIC, position)
+                assert (bytes(pulled.data), pulled.last) == (b"", position - 1)
+        finally:
+            free.set()
+        for each in sent:
+            await each.synced()
+        assert await visible(store) == [b"a", b"b", b"b", b"b"]
 
 
 async def test_cold_messages_come_from_the_disk(store: NamedStore, files: FailingFiles) -> None:
