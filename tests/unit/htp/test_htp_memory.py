@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from kclient.memory_ledger import CacheAccount, MemoryLedger, process_memory
 from tests.example_budget import examples
 from tests.unit.htp.by_name import NamedStore, named_store
 from tests.unit.htp.conftest import prepare
-from tests.unit.htp.plain_messages import FRAMING, TOPIC, message, payloads
+from tests.unit.htp.plain_messages import FRAMING, OTHER, TOPIC, message, payloads
 
 INTERVAL = 100
 
@@ -78,6 +79,8 @@ def test_an_index_has_no_more_than_so_many_entries() -> None:
     count = 5 * MOST
     index, messages = indexed([INTERVAL] * count, [number * 7919 % 1000 for number in range(count)])
     assert MOST // 4 < len(index) <= MOST
+    places = [place for _, place in index.entries()]
+    assert len({after - before for before, after in pairwise(places)}) == 1, "the oldest blocks are as large as others"
     check(index, messages, 97)
     again = SegmentIndex.load(index.dump(0), 0, INTERVAL, index.covered)
     assert again is not None
@@ -191,9 +194,9 @@ async def test_an_opening_that_fails_counts_nothing(tmp_path: Path, monkeypatch:
 
         with monkeypatch.context() as patch:
             patch.setattr(store.manager, "commit", fail)
-            for _ in range(2):
+            for topic in (TOPIC, TOPIC, OTHER, OTHER):  # the other one is open, and empty
                 with pytest.raises(StorageFullError):
-                    await store.broker.open(TOPIC, FRAMING, next_position=100)
+                    await store.broker.open(topic, FRAMING, next_position=100)
         assert account.held == before
         await store.broker.open(TOPIC, FRAMING, next_position=100)
         assert account.held > before
