@@ -12,6 +12,7 @@ import pytest
 from kclient.htp import FencedError, OrderError, StorageError, TopicSettings
 from kclient.htp.embedded.inspection import Inspection
 from kclient.htp.embedded.recovery import SyncCheckpoint
+from kclient.htp.embedded.salvage import look_behind
 from kclient.htp.findings import Severity
 from kclient.records import BatchBuilder, RecordBatchFraming, decode_records
 from tests.all_rows import scan_all
@@ -190,10 +191,26 @@ async def test_a_wrong_offset_is_not_served(tmp_path: Path, damage: Damage, numb
         for position in range(number):
             pulled = await store.broker.pull(TOPIC, position, max_bytes=2 * ONE)
             assert position == pulled.first <= pulled.last < number
+            found = await store.broker.find_by_timestamp(TOPIC, 1000 + position)
+            assert (found.first, found.last) == (position, position)
         with pytest.raises(StorageError, match="damaged at byte"):
             await store.broker.find_by_timestamp(TOPIC, 1000 + number)
         await send(store, COUNT)
         assert await offsets(store, COUNT, COUNT + 1) == [COUNT]
+
+
+def test_what_is_behind_damage_is_read_once() -> None:
+    """Each byte of it may be where a message begins."""
+    content = b"\1" * 5000
+    reads: list[int] = []
+
+    def read(count: int, place: int) -> bytes:
+        reads.append(place)
+        return content[place : place + count]
+
+    rest = look_behind(read, FRAMING, 0, len(content), expected=0, bound=None, dense=True)
+    assert not rest.kept
+    assert len(reads) <= 2
 
 
 async def test_a_torn_end_is_cut(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
