@@ -18,6 +18,7 @@ from kclient.errors import KafkaError
 from kclient.htp import Topic, TopicSettings
 from kclient.htp.embedded.checkpoints import SyncCheckpoints
 from kclient.htp.embedded.files import SyncPoint
+from kclient.htp.embedded.shard import topic_directory
 from kclient.htp.embedded.topic import EmbeddedTopic
 from tests.sweeps import slow
 from tests.unit.htp.by_name import NamedBroker, NamedStore, named_store
@@ -207,6 +208,41 @@ async def a_log_trimmed_to_nothing(machine: Machine) -> None:
     await expect(machine, at_least=5)
 
 
+async def a_topic_whose_opening_was_cut_off(machine: Machine) -> None:
+    """Its directory was made, and the process killed before that was synced: who finds it takes it for durable."""
+    topic = Topic(TOPIC.domain, "new")
+    async with machine.store() as store:
+        await prepare(store)
+        await store.manager.create_topic(topic)
+        place = (await store.manager.describe_topic(topic)).place
+    machine.disk.make_directory(f"{store.path}/brk-0/topics/{topic_directory(place)}")
+    async with machine.store() as store:
+        await store.broker.open(topic, FRAMING)
+        await send(store.broker, 0, topic=topic)
+        machine.cut_power()
+    await expect(machine, 0, topic=topic)
+
+
+async def a_segment_behind_a_gap(machine: Machine) -> None:
+    """It is set aside; if it came back when the log has grown past its name, it would bound what is before it."""
+    async with machine.store() as store:
+        await prepare(store)
+        await send(store.broker, 0)
+        await store.broker.roll(TOPIC)
+    file = topic_folder(store) / f"{2:020}.log"
+    file.write_bytes(message(2, b"never synced, and still there"))
+    fd = machine.disk.open(str(file))
+    machine.disk.sync(fd, SyncPoint.MESSAGES)
+    machine.disk.close(fd)
+    machine.disk.sync_directory(str(file.parent), SyncPoint.SEGMENT)
+    async with machine.store() as store:
+        await store.broker.open(TOPIC, FRAMING)
+        await send(store.broker, 1, 2)
+        assert len(await store.broker.segments(TOPIC)) == 1
+        machine.cut_power()
+    await expect(machine, 0, 1, 2)
+
+
 Story = Callable[[Machine], Awaitable[None]]
 
 STORIES: dict[SyncPoint, Story] = {
@@ -223,7 +259,13 @@ STORIES: dict[SyncPoint, Story] = {
     SyncPoint.RECOVERED_ENTRIES: a_segment_that_a_killed_process_left,
     SyncPoint.EVERYTHING: messages_of_two_segments,
 }
-ALL_STORIES: list[Story] = [*dict.fromkeys(STORIES.values()), a_log_that_lost_its_end, a_log_trimmed_to_nothing]
+ALL_STORIES: list[Story] = [
+    *dict.fromkeys(STORIES.values()),
+    a_log_that_lost_its_end,
+    a_log_trimmed_to_nothing,
+    a_topic_whose_opening_was_cut_off,
+    a_segment_behind_a_gap,
+]
 
 
 @pytest.mark.parametrize("group_sync", ["each", *slow("filesystem")])
