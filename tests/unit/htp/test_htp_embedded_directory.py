@@ -509,6 +509,16 @@ async def test_a_forked_child_cannot_send(data: Path) -> None:
         await send(store, 0, 1)
 
 
+def test_a_child_gives_up_a_directory_amid_its_opening(data: Path) -> None:
+    """Nobody has asked to be told by then; the locks are the parent's all the same."""
+    directory = DataDirectory(str(data), Files())
+    directory.open()
+    directory.abandon()
+    again = DataDirectory(str(data), Files())
+    again.open()  # no descriptor of the lock was left
+    again.close()
+
+
 # --- recovery ---
 
 
@@ -591,6 +601,20 @@ async def test_a_process_that_was_killed_leaves_what_it_wrote(data: Path) -> Non
         topic_folder(data)
     )
     await check(data, 25)
+
+
+async def test_a_process_that_was_killed_after_its_first_sync(data: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Which has its checkpoint that does not tell of bytes: all of them are verified."""
+    async with opening(data) as store:
+        await prepare(store)
+        await send(store, 0, 1)
+        await store.manager.commit({})  # the checkpoint of before is written by now
+        killed = data.with_name("killed")
+        shutil.copytree(data, killed, ignore=shutil.ignore_patterns("*-shm", "*.sock"))
+    overwrite("*.log", OVERHEAD, b"x")(topic_folder(killed))
+    async with opening(killed) as store:
+        assert (await store.broker.open(TOPIC, FRAMING))[:3] == (0, 0, 1)
+    assert "the messages between are lost" in caplog.text
 
 
 async def test_recovery_begins_at_the_last_checkpoint(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -686,6 +710,16 @@ async def test_closing_leaves_no_thread_and_no_file(data: Path) -> None:
     assert not {t.name for t in threading.enumerate() if t.name.startswith("kclient-htp")} - before
     links = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if _is_open(fd)]
     assert not [link for link in links if link.startswith(str(data))]
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="it is another call there")
+async def test_messages_are_synced_by_the_system(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fdatasync", lambda fd: synced.append(os.fstat(fd).st_ino))
+    async with opening(data, group_sync="each") as store:
+        await prepare(store)
+        await send(store, 0, 1)
+        assert (topic_folder(data) / f"{0:020}.log").stat().st_ino in synced
 
 
 async def test_waiting_sends_share_a_round(data: Path) -> None:
