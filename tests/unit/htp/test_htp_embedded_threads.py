@@ -10,7 +10,7 @@ import threading
 import time
 import tracemalloc
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -200,6 +200,40 @@ async def test_the_database_is_synced_to_the_disk_itself(tmp_path: Path) -> None
              ("journal_mode", "synchronous", "fullfsync", "checkpoint_fullfsync")}  # fmt: skip
     connection.close()
     assert found == {"journal_mode": "wal", "synchronous": 2, "fullfsync": 1, "checkpoint_fullfsync": 1}
+
+
+async def test_another_process_may_hold_the_database_for_a_while(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "x.db", timeout=0)) as connection:
+        writer_module._configure(connection, None)
+        assert connection.execute("PRAGMA busy_timeout").fetchone() == (10_000,)
+
+
+class FirstDescriptor(Files):
+    """Of a process that was started with its standard input closed: the first file that is opened is number 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.closed: list[int] = []
+
+    @property
+    def syncs_everything(self) -> bool:
+        return True
+
+    def open_directory(self, path: str) -> int:
+        return 0
+
+    def close(self, fd: int) -> None:
+        self.closed.append(fd)
+        if fd:
+            super().close(fd)
+
+
+async def test_the_first_descriptor_is_closed_too(tmp_path: Path) -> None:
+    files = FirstDescriptor()
+    async with named_store(f"embedded:{tmp_path / 'data'}", files=files, group_sync="each") as store:
+        await prepare(store)
+        assert 0 not in files.closed
+    assert files.closed.count(0) == 1
 
 
 class FailingConnection(sqlite3.Connection):

@@ -222,6 +222,33 @@ async def test_a_file_that_is_kept_for_a_newer_plan_is_written_to_again(tmp_path
         assert files.most == 1
 
 
+def test_the_first_descriptor_there_is(tmp_path: Path) -> None:
+    """Number 0, where standard input was closed: it is not opened a second time."""
+
+    class Numbered(Files):
+        numbers = itertools.count()
+
+        def open(self, path: str, *, create: bool = False) -> int:
+            return next(self.numbers)
+
+        def close(self, fd: int) -> None:
+            closed.append(fd)
+
+    closed: list[int] = []
+    open_files = OpenFiles(Numbered(), 4)
+    handle = Handle(str(tmp_path / "log"))
+    assert [open_files.pin(handle), open_files.pin(handle)] == [0, 0]
+    assert open_files.hold(handle, list, create=False)
+    assert handle.fd == 0
+    open_files.let_go(handle)
+    for _ in range(2):
+        open_files.unpin(handle)
+    assert open_files.pin(handle) == 0
+    open_files.unpin(handle)
+    open_files.close()
+    assert closed == [0]
+
+
 async def test_none_at_all_is_an_error(tmp_path: Path) -> None:
     files = CountedFiles()
     async with many(tmp_path / "data", 1, files) as store:
