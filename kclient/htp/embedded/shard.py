@@ -102,8 +102,12 @@ class Shard:
             raise LockedError(
                 f"{self.path} is in use by {who}; close it there, or name another directory", owner=owner
             ) from None
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+        try:
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+        except BaseException:  # as on a full disk: else nobody could open it while this process lives
+            os.close(lock)
+            raise
         self._lock = lock
 
     def unlock(self) -> None:

@@ -163,6 +163,20 @@ async def test_a_directory_that_cannot_be_made_for_want_of_space(
     await check(data)
 
 
+async def test_a_full_disk_keeps_no_lock(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number of the owner could not be written: the lock was taken by then, and this process tries again."""
+
+    def refuse(*_args: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", refuse)
+        with pytest.raises(StorageFullError, match="no space is left on its file system"):
+            await opening(data).__aenter__()
+    await fill(data)
+    await check(data)
+
+
 @pytest.mark.parametrize(("left", "opens"), [(60_000, False), (300_000, True)])
 async def test_a_disk_that_is_about_to_be_full(
     data: Path, left: int, opens: bool, monkeypatch: pytest.MonkeyPatch
