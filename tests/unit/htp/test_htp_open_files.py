@@ -19,7 +19,10 @@ import pytest
 from kclient.htp import StorageError, StorageFullError, Topic, UnknownTopicError
 from kclient.htp.embedded.files import Files, SyncPoint
 from kclient.htp.embedded.handles import Handle, OpenFiles
+from kclient.htp.embedded.segment import Segment
+from kclient.htp.embedded.syncer import SyncPlan
 from kclient.htp.embedded.topic import EmbeddedTopic
+from kclient.htp.embedded.unsynced import Unsynced
 from tests.unit.htp.by_name import NamedStore, named_store
 from tests.unit.htp.disks import FailingFiles
 from tests.unit.htp.plain_messages import FRAMING, TOPIC, message, payloads
@@ -220,6 +223,34 @@ async def test_a_file_that_is_kept_for_a_newer_plan_is_written_to_again(tmp_path
                 files.free[1].set()
         assert files.synced[:3] == ["domain~topic-0/0"] * 3
         assert files.most == 1
+
+
+class Owner:
+    """Whom the plans of a test belong to."""
+
+    name = "owner"
+
+    def settled(self, plan: SyncPlan, error: Exception | None) -> None:
+        raise AssertionError("a test settles them itself")
+
+
+def test_a_plan_of_before_a_failure_covers_nothing(tmp_path: Path) -> None:
+    """It may be on its way still, and what it was to sync is cut off, or never synced any more."""
+    open_files = OpenFiles(Files(), 4)
+    unsynced = Unsynced(open_files, list)
+    segment = Segment.empty(str(tmp_path), 0, 100)
+    assert unsynced.hold(segment)
+    older = unsynced.plan(Owner(), str(tmp_path), segment, 1)
+    unsynced.give_up()
+    newer = unsynced.plan(Owner(), str(tmp_path), segment, 1)
+    assert older is not None
+    assert newer is not None
+    assert unsynced.carried_out(older) is None
+    assert not unsynced.idle, "the newer one is on its way"
+    assert unsynced.carried_out(newer) is newer.detail
+    assert unsynced.idle
+    unsynced.let_go()
+    open_files.close()
 
 
 def test_the_first_descriptor_there_is(tmp_path: Path) -> None:
