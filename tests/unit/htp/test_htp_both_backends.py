@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 
+import anyio
 import pytest
 
-from kclient.htp import Store, Topic, open_store
+from kclient.htp import Store, Topic, TopicSettings, open_store
 from kclient.testing.cancellation import Cancelled, Outcome, at_every_checkpoint
 from tests.unit.htp.by_name import NamedStore
 from tests.unit.htp.plain_messages import TOPIC, message
@@ -50,6 +52,28 @@ async def test_a_wait_for_changes_may_be_cancelled_anywhere(plain: Store) -> Non
         assert not (await plain.manager.changes(["a/"], token)).changes
 
     assert await at_every_checkpoint(scenario) >= 1
+
+
+async def test_a_task_that_is_cancelled_changes_no_topic(store: NamedStore) -> None:
+    topic = store.broker.topic(TOPIC)
+    await (await topic.send([message(0)])).synced()
+    calls: list[Callable[[], Awaitable[object]]] = [
+        partial(topic.send, [message(1)]),
+        topic.roll,
+        partial(topic.configure, TopicSettings(segment_bytes=1)),
+        partial(topic.trim, 1),
+        partial(topic.pull, 0),
+        partial(topic.find_by_timestamp, 0),
+        topic.segments,
+        topic.status,
+    ]
+    for call in calls:
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await call()
+        assert scope.cancelled_caught
+    await (await topic.send([message(1)])).synced()
+    assert [(each.first, each.next) for each in await topic.segments()] == [(0, 2)]
 
 
 async def test_what_cannot_be_sent_is_told(store: NamedStore) -> None:

@@ -451,6 +451,46 @@ async def test_a_store_is_closed_when_the_threads_have_done_what_they_were_asked
         assert (await store.broker.open(TOPIC, FRAMING)).end == (0 if what == "delete" else 1)
 
 
+async def test_a_store_that_has_failed_is_closed_when_its_sync_is_over(tmp_path: Path) -> None:
+    """Nobody waits for what comes of that, but it goes on in the files of whoever opens the directory next."""
+    url, files = f"embedded:{tmp_path / 'data'}", FailingFiles()
+    begun, free = threading.Event(), threading.Event()
+    closed = anyio.Event()
+
+    def hold_up(point: SyncPoint) -> None:
+        if point is SyncPoint.MESSAGES:
+            begun.set()
+            free.wait(30)
+
+    async def close() -> None:
+        await store.aclose()
+        closed.set()
+
+    store = named_store(url, files=files, group_sync="each")
+    await store.__aenter__()
+    await prepare(store)
+    files.on_sync = hold_up
+    sent = await store.broker.send(TOPIC, [message(0)])
+    await anyio.to_thread.run_sync(begun.wait, 30)
+    broker = store.store.broker
+    assert isinstance(broker, EmbeddedBroker)
+    broker.fail(StorageError("as for a disk that is gone"))
+    with pytest.raises(StorageError, match="disk that is gone"):
+        await sent.synced()
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(close)
+            for _ in range(20):  # while which it would be closed
+                with pytest.raises(LockedError):
+                    await open_store(url).__aenter__()
+            assert not closed.is_set()
+            free.set()
+    finally:
+        free.set()
+    async with named_store(url) as store:
+        assert (await store.broker.open(TOPIC, FRAMING)).next in (0, 1)
+
+
 # --- syncing ---
 
 
