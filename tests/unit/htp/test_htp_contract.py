@@ -22,9 +22,18 @@ FAULTS = {"write", "full", "sync", "damage", "fenced_sends, unknown"}
 """What tests of faults need."""
 NOT_CLAIMED_BY = {
     "memory": {"durable", "exclusive"},
-    "embedded": set[str](),
-    "plain": {"durable", "exclusive", "find_by_timestamp", "nowait", "ordinal_positions", "positions", "segments"},
-    "sqlite": {"exclusive", "find_by_timestamp", "nowait", "ordinal_positions", "segments"},
+    "embedded": {"shared"},
+    "plain": {
+        "durable",
+        "exclusive",
+        "find_by_timestamp",
+        "nowait",
+        "ordinal_positions",
+        "positions",
+        "segments",
+        "shared",
+    },
+    "sqlite": {"exclusive", "find_by_timestamp", "nowait", "ordinal_positions", "segments", "shared"},
 }
 SEVERAL_BROKERS = {"memory", "embedded"}
 NOT_TESTABLE_WITH = {
