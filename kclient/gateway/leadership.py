@@ -51,7 +51,7 @@ class Leader(NamedTuple):
     """That of its unit: it grows whenever the leader changes, or raises it."""
 
 
-class Standing(Enum):
+class Tenure(Enum):
     """What has become of a partition that this gateway has led under some epoch."""
 
     LED = "led"
@@ -95,7 +95,7 @@ class Leadership(Protocol):
         """Whether that is this gateway."""
         ...
 
-    def standing(self, record: TopicRecord, index: int, epoch: int) -> Standing:
+    def tenure(self, record: TopicRecord, index: int, epoch: int) -> Tenure:
         """What has become of a partition that this gateway has led under an epoch."""
         ...
 
@@ -237,16 +237,16 @@ class AssignedLeadership:
             return self._leads_some
         return self._assigned(record.topic_id, record.mapping.unit(index)).node_id == self._node_id
 
-    def standing(self, record: TopicRecord, index: int, epoch: int) -> Standing:
+    def tenure(self, record: TopicRecord, index: int, epoch: int) -> Tenure:
         """As the generations say, of which some may not have been noticed by themselves."""
         if not self.leads(record, index):
-            return Standing.LOST
+            return Tenure.LOST
         leader = self._everything or self._assigned(record.topic_id, record.mapping.unit(index))
         if leader.epoch <= epoch:
-            return Standing.LED
+            return Tenure.LED
         former = self._generations.current.former(self.unit(record, index).fingerprint)
         taken_away = former.get((self._node_id, self._generations.run), 0)
-        return Standing.LOST if taken_away > epoch else Standing.RISEN
+        return Tenure.LOST if taken_away > epoch else Tenure.RISEN
 
     def unit(self, record: TopicRecord, index: int) -> Unit:
         """As the topic's mapping says."""

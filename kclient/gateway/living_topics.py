@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kclient.htp.port import Manager
 
 
-class KnownTopic(Protocol):
+class LivingTopic(Protocol):
     """What is known of a topic."""
 
     name: str
@@ -49,7 +49,7 @@ class LivingTopics:
     """
 
     def __init__(
-        self, manager: Manager, find: Callable[[bytes], KnownTopic | None], generations: ClusterGenerations
+        self, manager: Manager, find: Callable[[bytes], LivingTopic | None], generations: ClusterGenerations
     ) -> None:
         self._manager = manager
         self._find = find
@@ -66,7 +66,7 @@ class TopicExpectation:
     def __init__(
         self,
         manager: Manager,
-        find: Callable[[bytes], KnownTopic | None],
+        find: Callable[[bytes], LivingTopic | None],
         generations: ClusterGenerations,
         topic_ids: Iterable[bytes],
     ) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from kclient.errors import NotLeaderOrFollowerError, UnknownTopicOrPartitionError
 from kclient.gateway.aborted_rows import AbortedRows
 from kclient.gateway.checkpoints import Checkpoints
-from kclient.gateway.leadership import Standing
+from kclient.gateway.leadership import Tenure
 from kclient.gateway.opening import Openings
 from kclient.gateway.partition import Partition
 from kclient.gateway.partition_life import Surroundings
@@ -191,13 +191,13 @@ class PartitionTable:
         for record in self._topics.all():
             for index, partition in list(record.logs.items()):
                 if record.logs.get(index) is partition:
-                    standing = self._leadership.standing(record, index, partition.log.leader_epoch)
-                    if standing is Standing.LOST:
+                    tenure = self._leadership.tenure(record, index, partition.log.leader_epoch)
+                    if tenure is Tenure.LOST:
                         del record.logs[index]
                         partition.move()
                         if partition.state is State.LEAVING:
                             found.append((record, partition))
-                    elif standing is Standing.RISEN:
+                    elif tenure is Tenure.RISEN:
                         partition.open_anew("its leader epoch has risen")
                 await pause()
         return found

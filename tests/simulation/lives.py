@@ -26,7 +26,7 @@ from kclient.concurrency import first_leaf
 from kclient.errors import ErrorCode
 from kclient.gateway import Gateway
 from kclient.htp import StorageError, memory, open_store
-from kclient.htp.port import CAP_NOWAIT
+from kclient.htp.port import CAP_NOWAIT, CAP_SHARED
 from kclient.memory_ledger import process_memory
 from kclient.records import decode_records
 from tests.gateway_wire import connect
@@ -52,8 +52,8 @@ class Fallible(SlowStore):
     @property
     def broker(self) -> Any:
         broker = super().broker
-        if not self.world.at_once:
-            broker.capabilities = broker.capabilities - {CAP_NOWAIT}
+        lacking = {CAP_SHARED} if self.world.at_once else {CAP_NOWAIT, CAP_SHARED}
+        broker.capabilities = broker.capabilities - lacking
         return broker
 
     @asynccontextmanager
