@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+from ast import literal_eval
 from pathlib import Path
 
 import pytest
@@ -68,8 +69,9 @@ def test_overview(tmp_path: Path) -> None:
 
 
 def test_gateway(tmp_path: Path) -> None:
-    (text,) = snippets("gateway.md")
-    assert program(tmp_path, text).startswith("127.0.0.1:")
+    one, several = snippets("gateway.md")
+    assert program(tmp_path, one).startswith("127.0.0.1:")
+    assert sorted(literal_eval(program(tmp_path, several))) == [1, 2]
 
 
 @pytest.mark.parametrize("number", [0, 1])
