@@ -117,7 +117,10 @@ class CreateTopicsHandler(Handler):
                 except KafkaError as error:
                     put_error(row, error, self.ROLE)
                     continue
-                await begin(create, topic, row, client)
+                if request.validate_only:  # which waits for nothing, so it keeps to the client's turns
+                    await create(topic, row, client)
+                else:
+                    await begin(create, topic, row, client)
         return response
 
     async def _create_one(
