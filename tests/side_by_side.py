@@ -18,8 +18,8 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from typing import IO
 
-AT_ONCE = 2 * (os.cpu_count() or 1)
-"""Tests wait half of the time: for disks, sockets and clocks."""
+AT_ONCE = 4 * (os.cpu_count() or 1)
+"""Tests wait half of the time, for disks, sockets and clocks; and what begins late has the processors for itself."""
 
 
 @dataclass
