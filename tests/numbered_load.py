@@ -30,6 +30,7 @@ class NumberedLoad:
         self.sent = 0
         self.acknowledged: dict[int, tuple[int, int]] = {}
         self.failures: list[KafkaError] = []
+        self._written: set[int] = set()
         self._changed = threading.Condition()
         self._stop = False
         self._thread = threading.Thread(target=self._run, args=(bootstrap, topic, size), name="load")
@@ -60,6 +61,7 @@ class NumberedLoad:
             return
         with self._changed:
             self.acknowledged[number] = (metadata.partition, metadata.offset)
+            self._written.add(metadata.partition)
             self._changed.notify_all()
 
     def wait_for(self, more: int) -> None:
@@ -67,6 +69,12 @@ class NumberedLoad:
         with self._changed:
             goal = len(self.acknowledged) + more
             assert self._changed.wait_for(lambda: len(self.acknowledged) >= goal, _PATIENCE_S), "the producer is stuck"
+
+    def wait_for_partition(self, partition: int) -> None:
+        """Waits until a record in that partition is acknowledged."""
+        with self._changed:
+            written = self._changed.wait_for(lambda: partition in self._written, _PATIENCE_S)
+        assert written, "the producer does not write to the partition"
 
     def stop(self) -> None:
         """Sends no more, and waits for what was sent."""

@@ -169,4 +169,4 @@ def live(killed: Killed, load: NumberedLoad, group: NumberedGroup, life: int) ->
     killed.create()
     assert read_numbers(killed.gateway.bootstrap, AGAIN, AT_FIRST) == {}
     fill_again(killed, life)
-    load.wait_for(100)
+    load.wait_for_partition(killed.partitions - 1)  # not before this does the load know that the topic grew
