@@ -43,6 +43,11 @@ class Mapping(Protocol):
         """The strategy's name, as it is recorded with a topic."""
         ...
 
+    @property
+    def shared(self) -> bool:
+        """Whether all partitions of a topic lie in one HTP topic, which has an index then."""
+        ...
+
     def topic(self, topic: str, partition: int) -> Topic:
         """The HTP topic that holds a partition."""
         ...
@@ -106,6 +111,11 @@ class _TopicPerPartition(ABC):
     def name(self) -> str:
         """The strategy's name, as it is recorded with a topic."""
         return self._name
+
+    @property
+    def shared(self) -> bool:
+        """Each has its own."""
+        return False
 
     @abstractmethod
     def topic(self, topic: str, partition: int) -> Topic:
@@ -223,6 +233,7 @@ class _Shared:
 
     def __init__(self, name: str) -> None:
         self.name: str = name
+        self.shared: bool = True
 
     def topic(self, topic: str, partition: int) -> Topic:
         """The HTP topic that holds them all."""

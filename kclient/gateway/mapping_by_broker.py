@@ -33,6 +33,11 @@ class PartitionPerBroker:
         """The strategy's name, as it is recorded with a topic."""
         return self._name
 
+    @property
+    def shared(self) -> bool:
+        """Each has its own broker."""
+        return False
+
     def topic(self, topic: str, partition: int) -> Topic:
         """The HTP topic that holds a partition."""
         return Topic(_SHARED_DOMAIN, topic)

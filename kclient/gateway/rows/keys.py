@@ -143,9 +143,14 @@ def parse_released_key(key: str) -> int:
     return parse_number(key.removeprefix(RELEASED).encode(), 0, INT32_MAX)
 
 
-def of_topic(topic_id: bytes) -> tuple[str, ...]:
-    """The prefixes of all rows of a topic's partitions."""
-    kinds = (CHECKPOINTS, LOG_STARTS, EXTENTS, INDEXED, BLOCKS, ENTRIES, ABORTED, UNITS)
+def of_topic(topic_id: bytes, *, shared: bool = True) -> tuple[str, ...]:
+    """The prefixes of all rows of a topic's partitions.
+
+    Args:
+        topic_id: Of the topic.
+        shared: Its partitions share an HTP topic, which has an index; or it is not known whether they do.
+    """
+    kinds = (CHECKPOINTS, LOG_STARTS, EXTENTS, ABORTED, UNITS) + ((INDEXED, BLOCKS, ENTRIES) if shared else ())
     return tuple(f"{kind}{topic_id.hex()}/" for kind in kinds)
 
 

@@ -410,14 +410,14 @@ class TopicCatalogue:
         rows = {key: None, intent: Intent(record.mapping, record.topic_id, self._run).row()}
         self._topics.remove(record)  # first: nothing is appended any more that would be acknowledged and deleted
         try:
-            await self._manager.commit(rows, {key: record.version, intent: 0}, lease=self._lease.current)
+            version = await self._manager.commit(rows, {key: record.version, intent: 0}, lease=self._lease.current)
         except BaseException:  # cancelled too: whether it was written is not known
             self._topics.unsure[record.name] = record
             await self._rows.find_out(record.name)
             if not record.gone:
                 raise
         else:
-            await self._remains.deleted(record)
+            await self._remains.deleted(record, version)
 
     async def _delete_damaged(self, name: str) -> None:
         """A topic whose row cannot be read: it goes with all that lies where a mapping would have put it."""

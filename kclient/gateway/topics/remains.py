@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kclient.gateway.partition import Partition
     from kclient.gateway.topics.loading import TopicReader
     from kclient.gateway.topics.table import TopicTable
-    from kclient.htp.port import Broker, Manager
+    from kclient.htp.port import Broker, Manager, Versioned
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.topics")
 
@@ -94,6 +94,8 @@ class TopicRemains:
         self._lease = lease
         self._run = run
         self._retry = retry
+        self._deletions: dict[str, int] = {}
+        """The version of the intent of each deletion that was just made: nothing of it has been tried to remove yet."""
         self._leaving: dict[str, list[Partition]] = {}
         """Partitions of deleted topics that may still write rows: those of others are removed meanwhile."""
 
@@ -156,10 +158,17 @@ class TopicRemains:
         self._topics.left[name] = own
         return True
 
-    async def deleted(self, record: TopicRecord) -> None:
-        """A topic's row has been removed: it has gone, and what is left of it goes now or later."""
+    async def deleted(self, record: TopicRecord, version: int | None = None) -> None:
+        """A topic's row has been removed: it has gone, and what is left of it goes now or later.
+
+        Args:
+            record: Of the topic.
+            version: Of the intent that was written in its place, as far as it is known.
+        """
         record.gone = True
         self._topics.left[record.name] = Intent(record.mapping, record.topic_id, self._run)
+        if version is not None:
+            self._deletions[record.name] = version
         await self._offsets.topic_deleted(record.name)
         logger.info("topic %s deleted", record.name)
         partitions = self._leaving[record.name] = list(record.logs.values())
@@ -174,24 +183,26 @@ class TopicRemains:
             name: Of the topic.
             certain: The intent is that of a deletion, which has been made.
         """
-        intent = self._topics.left.get(name)
+        intent, version = self._topics.left.get(name), self._deletions.pop(name, None)
         if intent is None:
             return
         if any(partition.busy for partition in self._leaving.get(name, ())):  # what it writes would come afterwards
             raise KafkaStorageError(f"a partition of the deleted topic {name} is still being opened, or saved")
         self._leaving.pop(name, None)
         key, intent_at = topic_key(name), intent_key(name)
-        found = await self._manager.get([key, intent_at])
-        row, written = found.get(key), found.get(intent_at)
-        if written is not None and not same_intent(written.value, intent):  # the own one went before
-            del self._topics.left[name]
-            return
-        version = 0 if written is None else written.version
-        if row is None and not (certain and written is not None):
-            # Nobody else may make places meanwhile; and a creation that the store was asked for, and has not made yet
-            # though it said that it failed, expects another version: it is not made when its places are gone.
-            expected = {key: 0, intent_at: version}
-            version = await self._manager.commit({intent_at: intent.row()}, expected, lease=self._lease.current)
+        row: Versioned | None = None
+        if not certain or version is None:
+            found = await self._manager.get([key, intent_at])
+            row, written = found.get(key), found.get(intent_at)
+            if written is not None and not same_intent(written.value, intent):  # the own one went before
+                del self._topics.left[name]
+                return
+            version = 0 if written is None else written.version
+            if row is None and not (certain and written is not None):
+                # Nobody else may make places meanwhile; and a creation that the store was asked for, and has not made
+                # yet though it said that it failed, expects another version: it is not made when its places are gone.
+                expected = {key: 0, intent_at: version}
+                version = await self._manager.commit({intent_at: intent.row()}, expected, lease=self._lease.current)
         rows: dict[str, bytes | None] = {intent_at: None}
         if row is not None:  # it was recorded, though the one who recorded it was told otherwise
             if name not in self._topics and name not in self._topics.damaged:
@@ -201,7 +212,7 @@ class TopicRemains:
             lease, epoch = self._lease.current, self._epochs.greatest_epoch(intent.topic_id or b"")
             await intent.mapping.delete(self._manager, self._broker, name, lease=lease, epoch=epoch)
             if intent.topic_id is not None:
-                for prefix in of_topic(intent.topic_id):
+                for prefix in of_topic(intent.topic_id, shared=intent.mapping.shared):
                     async for page in scan_pages(self._manager, prefix):
                         rows |= dict.fromkeys(page)
             await self._offsets.forget_topic(name)  # before the intent goes: it alone tells that they may

@@ -160,10 +160,10 @@ class SqliteManager:
         def work(connection: Connection) -> None:
             if lease is not None:
                 check_epoch(connection, lease)
-            _check_domain(connection, domain)
-            for table in (topics, bindings):
-                connection.execute(delete(table).where(table.c.domain == domain))
-            connection.execute(delete(domains).where(domains.c.name == domain))
+            if not connection.execute(_DELETE_DOMAIN, {"of_domain": domain}).rowcount:
+                raise _no_domain(domain)
+            for of_domain in _DELETE_ALL:
+                connection.execute(of_domain, {"of_domain": domain})
 
         await self._do(work)
 
@@ -207,16 +207,12 @@ class SqliteManager:
     async def list_topics(self, domain: str, prefix: str = "") -> list[TopicInfo]:
         """The topics of a domain, sorted by name."""
         after_all = prefix_end(prefix)
+        asked = {"of_domain": domain, "first": prefix} | ({} if after_all is None else {"end": after_all})
+        queries = _LIST_TO_THE_END if after_all is None else _LIST
 
         def work(connection: Connection) -> list[TopicInfo]:
             _check_domain(connection, domain)
-            rows = []
-            for table in (topics, bindings):
-                query = select(table).where(table.c.domain == domain, table.c.name >= prefix)
-                if after_all is not None:
-                    query = query.where(table.c.name < after_all)
-                rows.append(connection.execute(query.order_by(table.c.name, table.c.incarnation)).all())
-            return list(topic_infos(*rows))
+            return list(topic_infos(*(connection.execute(query, asked).all() for query in queries)))
 
         return await self._do(work)
 
@@ -421,18 +417,18 @@ def _nothing() -> None:
     """Whoever asked for it has gone."""
 
 
-def _has_domain(connection: Connection, domain: str) -> bool:
-    return connection.execute(select(domains.c.name).where(domains.c.name == domain)).first() is not None
-
-
-def _check_domain(connection: Connection, domain: str) -> None:
-    if not _has_domain(connection, domain):
-        raise UnknownDomainError(f"There is no domain {domain!r}")
+# Statements are made once: see tables.py.
 
 
 def _rows_of(table: Table) -> Select[Any]:
-    """The rows of a topic in a table; made once (see tables.py)."""
+    """The rows of a topic in a table."""
     return select(table).where(table.c.domain == bindparam("of_domain"), table.c.name == bindparam("of_name"))
+
+
+def _listed_from(table: Table) -> Select[Any]:
+    """The rows of the topics of a domain, from a name on."""
+    listed = select(table).where(table.c.domain == bindparam("of_domain"), table.c.name >= bindparam("first"))
+    return listed.order_by(table.c.name, table.c.incarnation)
 
 
 _TOPIC: Final = _rows_of(topics)
@@ -440,6 +436,25 @@ _BINDINGS: Final = _rows_of(bindings).order_by(bindings.c.incarnation)
 _BINDING: Final = _rows_of(bindings).where(
     bindings.c.incarnation == bindparam("of_incarnation"), bindings.c.broker == bindparam("of_broker")
 )
+_LIST_TO_THE_END: Final = [_listed_from(table) for table in (topics, bindings)]
+_LIST: Final = [_listed_from(table).where(table.c.name < bindparam("end")) for table in (topics, bindings)]
+_DOMAIN: Final = select(domains.c.name).where(domains.c.name == bindparam("of_domain"))
+_DELETE_DOMAIN: Final = delete(domains).where(domains.c.name == bindparam("of_domain"))
+_DELETE_ALL: Final = [delete(table).where(table.c.domain == bindparam("of_domain")) for table in (topics, bindings)]
+"""Those of a domain."""
+
+
+def _has_domain(connection: Connection, domain: str) -> bool:
+    return connection.execute(_DOMAIN, {"of_domain": domain}).first() is not None
+
+
+def _check_domain(connection: Connection, domain: str) -> None:
+    if not _has_domain(connection, domain):
+        raise _no_domain(domain)
+
+
+def _no_domain(domain: str) -> UnknownDomainError:
+    return UnknownDomainError(f"There is no domain {domain!r}")
 
 
 def _named(topic: Topic) -> dict[str, object]:

@@ -101,6 +101,12 @@ changes has some too."""
 # times as long as carrying it out.
 _COUNTER: Final = select(counters.c.value).where(counters.c.name == bindparam("counter"))
 _COUNT: Final = update(counters).where(counters.c.name == bindparam("counter")).values(value=bindparam("number"))
+_NEXT: Final = (
+    update(counters)
+    .where(counters.c.name == bindparam("counter"))
+    .values(value=counters.c.value + 1)
+    .returning(counters.c.value)
+)
 
 _CHUNK: Final = 500
 """Keys in one statement, at most."""
@@ -136,6 +142,10 @@ def set_counter(connection: Connection, name: str, value: int) -> None:
 
 def next_number(connection: Connection, name: str) -> int:
     """The next number of a counter, from 1 on."""
+    if connection.dialect.update_returning:  # SQLite has it since 3.35
+        found: int | None = connection.scalar(_NEXT, {"counter": name})
+        if found is not None:
+            return found
     value = counter(connection, name) + 1
     set_counter(connection, name, value)
     return value

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, bindparam, delete, insert, select
 
 from kclient.htp.embedded.changes import ChangeLog
 from kclient.htp.embedded.leases import check_epoch
-from kclient.htp.embedded.tables import chunks, entries, next_number
+from kclient.htp.embedded.tables import chunks, counter, entries, next_number
 from kclient.htp.errors import ConflictError
 from kclient.htp.port import Lease, Versioned
 from kclient.htp.rows import prefix_end
@@ -78,10 +78,11 @@ class ValueTable:
             check_epoch(connection, lease)
         if expect:
             self._compare(connection, expect)
+        if not writes:  # it is about the versions, or the lease
+            return counter(connection, "revision")
         revision = next_number(connection, "revision")
         self._changes.record(connection, revision, writes)
-        if writes:
-            connection.execute(_DELETE, [{"gone": key} for key in writes])
+        connection.execute(_DELETE, [{"gone": key} for key in writes])
         rows = [
             {"key": key, "value": bytes(value), "version": revision}
             for key, value in writes.items()
