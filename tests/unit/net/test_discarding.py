@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, ClassVar
 
@@ -110,8 +111,34 @@ def test_what_is_somebody_elses_stays() -> None:
     remains = remains_of(work)
     work.close()
     assert remains is not None
-    assert list(remains)
+    assert not list(remains)
     assert len(shared) == Thing.there == COUNT
+
+
+def test_lists_are_not_copied() -> None:
+    """What is copied is young, and a collection looks at all of it."""
+    made = things()
+
+    def holds(rows: list[Thing]) -> Generator[None, None, None]:
+        yield
+        assert rows
+
+    work = holds(made)
+    next(work)
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        gc.collect()  # all that there is becomes old
+        remains = remains_of(work)
+        assert remains is not None
+        young = [each for each in gc.get_objects(generation=0) if type(each) is list and len(each) >= COUNT]
+        assert not young
+    finally:
+        if was:
+            gc.enable()
+    work.close()
+    del work, made
+    freed_in_steps(remains)
 
 
 def test_work_that_holds_nothing() -> None:
