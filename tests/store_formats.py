@@ -68,7 +68,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         data = Path(temporary, "data")
         anyio.run(write, data)
-        for path in (data / "brk-0" / "lock", data / "gateway.sock", data / "gateway.sock.path"):
+        for path in (data / "brk-0" / "lock", *data.glob("gateway-*.sock*")):
             path.unlink(missing_ok=True)
         with tarfile.open(folder / f"format_{FORMAT}.tar.gz", "w:gz") as archive:
             archive.add(data, "data")

@@ -2,7 +2,7 @@
 
 A gateway that runs is entered under its store's address (`memory:NAME`, `embedded:DIRECTORY`). Clients in the process
 get a stream in memory if they run on its loop, else a socket pair. The owner of an embedded directory also listens on
-a Unix socket in it; other processes that name the directory come in there.
+a Unix socket in it (`gateway-ID.sock`); other processes that name the directory come in there.
 
 Where several gateways may serve a store, the address of each has a port that stands for its number (`local_port`):
 metadata tell it to clients, which come in by the address without one.
@@ -18,7 +18,7 @@ import tempfile
 import threading
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from kclient.concurrency import LoopHandle, Wakeup
 from kclient.errors import ClosedError
@@ -37,10 +37,11 @@ if TYPE_CHECKING:
 
 logger: logging.Logger = logging.getLogger("kclient.gateway")
 
-SOCKET = "gateway.sock"
-"""The Unix socket in an embedded directory."""
-POINTER = "gateway.sock.path"
-"""Where the socket is if the directory's path is too long for one: a file with its path."""
+_SOCKET: Final = "gateway-"
+_SUFFIX: Final = ".sock"
+"""What the names of Unix sockets in an embedded directory begin and end with; the gateway's number is in between."""
+_POINTER: Final = ".path"
+"""Where a socket is if the directory's path is too long for one: a file of its name and this, with its path."""
 LONGEST_PATH = 100
 """Bytes of a Unix socket's path; the systems' limits are 104 and 108, with the closing zero."""
 
@@ -272,7 +273,7 @@ class Presence:
         self._entry = None
         if self._temporary is not None:
             with contextlib.suppress(OSError):
-                (Path(self._address.host) / POINTER).unlink()
+                (Path(self._address.host) / f"{_socket_of(self._address.port)}{_POINTER}").unlink()
             shutil.rmtree(self._temporary, ignore_errors=True)
             self._temporary = None
 
@@ -286,29 +287,48 @@ class Presence:
 
     def _place(self, directory: Path) -> Path:
         """Where to listen: in the directory, or, if that path is too long, in one of our own that a file names."""
-        path = directory / SOCKET
-        pointer = directory / POINTER
+        name = _socket_of(self._address.port)
+        path, pointer = directory / name, directory / f"{name}{_POINTER}"
         if _fits(path):
             with contextlib.suppress(OSError):
                 pointer.unlink()
             return path
         self._temporary = Path(tempfile.mkdtemp(prefix="kclient-"))  # nobody else may enter it
-        path = self._temporary / SOCKET
-        written = directory / f"{POINTER}.tmp"
+        path = self._temporary / name
+        written = directory / f"{name}{_POINTER}.tmp"
         written.write_text(str(path))
         written.replace(pointer)
         return path
 
 
-def find_socket(directory: Path) -> Path | None:
-    """The Unix socket of whoever owns a directory; None if there is none. Whether anybody listens is another thing."""
-    path = directory / SOCKET
-    if not _fits(path):
-        try:
-            path = Path((directory / POINTER).read_text())
-        except OSError:
-            return None
-    return path if path.exists() else None
+def _socket_of(port: int) -> str:
+    """The name of the socket of a gateway whose address has this port."""
+    return f"{_SOCKET}{(port - 1) & INT32_MAX}{_SUFFIX}"
+
+
+def find_sockets(address: Address) -> list[Path]:
+    """The Unix sockets of the gateways that serve a directory, or of the one of a number.
+
+    Whether anybody listens is another thing.
+    """
+    directory = Path(address.host)
+    try:
+        names = sorted({each.name.removesuffix(_POINTER) for each in directory.glob(f"{_SOCKET}*")})
+    except OSError:
+        return []
+    paths = []
+    for name in names:
+        if not name.endswith(_SUFFIX) or (address.port and name != _socket_of(address.port)):
+            continue
+        path = directory / name
+        if not _fits(path):
+            try:
+                path = Path((directory / f"{name}{_POINTER}").read_text())
+            except OSError:
+                continue
+        if path.exists():
+            paths.append(path)
+    return paths
 
 
 def _fits(path: Path) -> bool:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import inspect
+from functools import partial
 from typing import Any, Final, cast
 
 from kclient.arguments import shown
 from kclient.errors import ConfigError
+from kclient.gateway.common_store import CommonStore
+from kclient.gateway.local import local_address
 from kclient.htp import open_store
 from kclient.htp.port import Store
 
@@ -32,7 +35,17 @@ def own_store(htp: str, durability: str, brokers: int | None, min_free_bytes: in
         if not htp.startswith("embedded:"):
             raise ConfigError(f"{MIN_FREE_BYTES} is for embedded: stores; {shown(htp)} takes no such option")
         options["min_free_bytes"] = min_free_bytes
-    return open_store(htp, durability=durability, **options)
+    store = open_store(htp, durability=durability, **options)
+    local = local_address(htp)
+    if local is None or local.scheme != "embedded":
+        return store
+    told = {
+        "durability": durability,
+        "options": htp.partition("?")[2],
+        "brokers": brokers,
+        MIN_FREE_BYTES: min_free_bytes,
+    }
+    return CommonStore(str(local), partial(open_store, htp, durability=durability, **options), told)
 
 
 def opened_elsewhere(htp: object, durability: str, brokers: int | None, min_free_bytes: int) -> Store:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import anyio
 
 from kclient.errors import BrokerConnectionError, ClosedError, ConfigError
-from kclient.gateway.local import find_local, find_socket, is_served, local_address, store_of
+from kclient.gateway.local import find_local, find_sockets, is_served, local_address, store_of
 from kclient.htp.brokers import brokers_asked_for
 from kclient.htp.embedded.directory import is_data_directory
 from kclient.htp.errors import LeaseHeldError, LockedError, StorageError, StorageFullError
@@ -23,7 +22,8 @@ if TYPE_CHECKING:
     from kclient.net.settings import ConnectionConfig
     from kclient.net.streams import ByteStream
 
-_RETRY_S = 0.05
+_RETRY_S: Final = 0.05
+_GONE: Final = "this gateway is gone, others serve its store"
 
 
 async def connect(address: Address, config: ConnectionConfig) -> ByteStream:
@@ -99,7 +99,7 @@ class _Connecting:
         """
         store = store_of(self._address)
         if self._address.port and find_local(store) is not None:
-            raise self._too_late(ClosedError("this gateway is gone, others serve its store"))
+            raise self._too_late(ClosedError(_GONE))
         if host_of(store) is not None or not is_served(store):
             return False
         await self._pause(ClosedError("a gateway in this process starts, or closes"))
@@ -109,14 +109,14 @@ class _Connecting:
         """To the process that owns the directory, through the Unix socket in it."""
         if self._address.scheme != "embedded" or host_of(store_of(self._address)) is not None:
             return None
-        path = find_socket(Path(self._address.host))
-        if path is None:
-            return None
-        try:
-            return await connect_address(Address(str(path), 0, "unix"), self._config)
-        except BrokerConnectionError as error:
-            self._cause = error  # left behind by a process that was killed: the lock tells
-            return None
+        for path in find_sockets(self._address):
+            try:
+                return await connect_address(Address(str(path), 0, "unix"), self._config)
+            except BrokerConnectionError as error:
+                self._cause = error  # left behind by a process that was killed: the lock tells
+        if self._address.port and not is_served(self._address) and find_sockets(store_of(self._address)):
+            raise self._too_late(ClosedError(_GONE))
+        return None
 
     async def start(self) -> None:
         """Have a gateway started in this process, or wait until the one that is closing is gone."""

@@ -31,6 +31,7 @@ from kclient.htp.port import (
     CAP_ORDINAL_POSITIONS,
     CAP_POSITIONS,
     CAP_SEGMENTS,
+    CAP_SHARED,
     Framing,
     Place,
     Topic,
@@ -76,6 +77,7 @@ class EmbeddedBroker:
             CAP_SEGMENTS,
             CAP_FENCED_SENDS,
             CAP_EXCLUSIVE,
+            CAP_SHARED,
             CAP_DURABLE,
         }
     )

@@ -200,7 +200,7 @@ async def test_a_start_that_failed_is_closed(tmp_path: Path) -> None:
     store = f"embedded:{tmp_path / 'data'}"
     async with running(store):
         gateway = Gateway(store, listen=None)
-        with pytest.raises(Exception, match="is in use by this process"):
+        with pytest.raises(Exception, match="in this process serves"):
             await gateway.start()
         with anyio.fail_after(10):
             await gateway.wait()

@@ -168,8 +168,8 @@ async def test_after_a_kill_any_number_has_an_embedded_store_at_once(tmp_path: P
     done = await anyio.run_process([sys.executable, "-c", code, url], check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()
     async with unshared_store(url) as store:
-        [left] = await store.manager.leases("kafka/gateway")
-        assert (left.holder, left.held) == ("node-5", False)
+        [left] = await store.manager.leases("kafka/node/")
+        assert (left.name, left.held) == ("kafka/node/5", False)
     began = time.monotonic()
     async with running(url, **numbered(2)) as (gateway, _):
         assert gateway.parts.identity.leader_epoch > left.epoch

@@ -20,7 +20,7 @@ import kclient
 import kclient.sync
 from kclient.errors import BrokerConnectionError, ConfigError, KafkaError
 from kclient.gateway import Gateway
-from kclient.gateway.local import LONGEST_PATH, POINTER, SOCKET, find_local, find_socket, local_address
+from kclient.gateway.local import LONGEST_PATH, find_local, find_sockets, local_address
 from kclient.htp import open_store
 from kclient.htp.errors import StorageError
 from kclient.inprocess import close_all, connect, hosts, reset
@@ -106,7 +106,6 @@ async def test_memory_outlives_its_gateway_until_it_is_reset(memory: str, monkey
 @pytest.mark.anyio
 async def test_embedded_is_closed_when_the_last_client_has_gone(embedded: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hosts, "LINGER_S", 0.1)
-    directory = Path(embedded.removeprefix("embedded:"))
     kept: list[bool] = []
     unwanted = hosts.Host._unwanted
 
@@ -124,13 +123,13 @@ async def test_embedded_is_closed_when_the_last_client_has_gone(embedded: str, m
             await anyio.sleep(0.02)
     assert not any(kept)
     assert find_local(parse_address(embedded)) is not None
-    assert (directory / SOCKET).exists()
+    assert find_sockets(parse_address(embedded))
     await second.aclose()
     await wait_until_gone(embedded)
     with anyio.fail_after(20):
         while hosts.host_of(parse_address(embedded)) is not None:
             await anyio.sleep(0.02)
-    assert not (directory / SOCKET).exists()
+    assert not find_sockets(parse_address(embedded))
     assert await produce(embedded, b"again") == 0
 
 
@@ -305,18 +304,18 @@ async def test_cancelling_a_connect_leaves_the_gateway_to_the_others(memory: str
 @pytest.mark.parametrize("long", [False, True])
 async def test_the_socket_in_the_directory(tmp_path: Path, long: bool) -> None:
     directory = tmp_path / ("d" * LONGEST_PATH if long else "d")
-    assert find_socket(directory) is None
-    async with Gateway(f"embedded:{directory}", listen=None):
-        path = find_socket(directory)
-        assert path is not None
+    address = parse_address(f"embedded:{directory}")
+    assert not find_sockets(address)
+    async with Gateway(str(address), listen=None):
+        (path,) = find_sockets(address)
         assert path.stat().st_mode & 0o777 == 0o600
-        assert (directory / POINTER).exists() is long
+        assert (directory / f"{path.name}.path").exists() is long
         if long:
             assert path.parent.stat().st_mode & 0o777 == 0o700
         with socket.socket(socket.AF_UNIX) as sock:
             sock.connect(str(path))
     assert not path.exists()
-    assert find_socket(directory) is None
+    assert not find_sockets(address)
     assert sorted(each.name for each in directory.iterdir()) == ["brk-0", "format.json", "mgr"]
 
 
@@ -358,8 +357,7 @@ print(producer.send("t", b"x").result().offset)
 @pytest.mark.slow
 def test_a_process_that_closes_nothing_leaves_all_in_order(embedded: str) -> None:
     assert run_child(FORGETFUL, embedded) == "0\n"
-    directory = Path(embedded.removeprefix("embedded:"))
-    assert not (directory / SOCKET).exists()
+    assert not find_sockets(parse_address(embedded))
     assert run_child(FORGETFUL, embedded) == "1\n"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from pathlib import Path
 
 import anyio
 import pytest
@@ -22,11 +23,15 @@ PARTITIONS = 16
 _names = itertools.count()
 
 
-@pytest.fixture
-def memory() -> Iterator[str]:
-    name = f"several-{next(_names)}"
-    yield f"memory:{name}"
-    reset(name)
+@pytest.fixture(params=["memory", "embedded"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The address of one."""
+    if request.param == "embedded":
+        yield f"embedded:{tmp_path / 'data'}"
+    else:
+        name = f"several-{next(_names)}"
+        yield f"memory:{name}"
+        reset(name)
 
 
 def gateway(address: str, node_id: int) -> Gateway:
@@ -37,12 +42,12 @@ def gateway(address: str, node_id: int) -> Gateway:
     )
 
 
-async def test_a_client_reaches_whoever_leads(memory: str) -> None:
+async def test_a_client_reaches_whoever_leads(store: str) -> None:
     """Also while one joins, and while one leaves; and it is told nothing of any of it."""
-    async with gateway(memory, 1) as first:
+    async with gateway(store, 1) as first:
         async with (
-            kclient.Producer(bootstrap_servers=memory) as producer,
-            kclient.Consumer("t", group_id="g", bootstrap_servers=memory, auto_offset_reset="earliest") as consumer,
+            kclient.Producer(bootstrap_servers=store) as producer,
+            kclient.Consumer("t", group_id="g", bootstrap_servers=store, auto_offset_reset="earliest") as consumer,
         ):
             sent = 0
 
@@ -58,7 +63,7 @@ async def test_a_client_reaches_whoever_leads(memory: str) -> None:
                 sent += len(deliveries)
 
             await send()
-            async with gateway(memory, 2) as second:
+            async with gateway(store, 2) as second:
                 with anyio.fail_after(20):  # until then it serves what it led
                     while sorted(first.parts.generations.current.newest.members) != [1, 2]:
                         await anyio.sleep(0.001)
@@ -74,29 +79,29 @@ async def test_a_client_reaches_whoever_leads(memory: str) -> None:
                         assert record.value not in found
                         found.add(record.value)
             await consumer.commit()
-        async with kclient.Admin(bootstrap_servers=memory) as admin:
+        async with kclient.Admin(bootstrap_servers=store) as admin:
             cluster = await admin.describe_cluster()
-            assert [(node.id, node.host, node.port) for node in cluster.nodes] == [(1, memory, local_port(1))]
+            assert [(node.id, node.host, node.port) for node in cluster.nodes] == [(1, store, local_port(1))]
 
 
-async def test_a_number_is_one_gateways_in_a_process(memory: str) -> None:
-    async with gateway(memory, 3):
+async def test_a_number_is_one_gateways_in_a_process(store: str) -> None:
+    async with gateway(store, 3):
         with pytest.raises(LeaseHeldError, match=r"node\.id=3 in this process .* give this one another"):
-            await gateway(memory, 3).start()
-        async with gateway(memory, 4):
+            await gateway(store, 3).start()
+        async with gateway(store, 4):
             pass
-    async with gateway(memory, 3):
+    async with gateway(store, 3):
         pass
 
 
-async def test_one_that_is_gone_is_not_taken_for_another(memory: str) -> None:
-    store = parse_address(memory)
+async def test_one_that_is_gone_is_not_taken_for_another(store: str) -> None:
+    address = parse_address(store)
     config = ConnectionSettings()
-    async with gateway(memory, 1):
-        async with gateway(memory, 2):
-            assert find_local(Address(store.host, local_port(2), "memory")) is not None
-            await (await connect(Address(store.host, local_port(2), "memory"), config)).aclose()
+    async with gateway(store, 1):
+        async with gateway(store, 2):
+            assert find_local(Address(address.host, local_port(2), address.scheme)) is not None
+            await (await connect(Address(address.host, local_port(2), address.scheme), config)).aclose()
         with pytest.raises(BrokerConnectionError, match="this gateway is gone, others serve its store"):
-            await connect(Address(store.host, local_port(2), "memory"), config)
-        await (await connect(store, config)).aclose()
-    assert find_local(store) is None
+            await connect(Address(address.host, local_port(2), address.scheme), config)
+        await (await connect(address, config)).aclose()
+    assert find_local(address) is None
