@@ -15,8 +15,10 @@ __all__ = ["emptied", "in_slices", "remains_of"]
 _AT_ONCE: Final = 256
 _FEW: Final = 16
 """Elements of a list go with what holds them if there are fewer."""
-_OURS: Final = 2
-"""References to a list that only a variable has, as `getrefcount` counts them: it has one itself."""
+_BOX: Final[list[list[Any]]] = [[]]
+_OURS: Final = getrefcount(_BOX[0])
+"""References to a list that only another list has, as they are counted by asking for them in this way. A variable's may
+be counted or not, that differs by version."""
 
 
 def in_slices(steps: Iterator[None], clock: Callable[[], float]) -> Job:
@@ -81,11 +83,13 @@ def _slots(kind: type) -> tuple[str, ...]:
 
 
 def _given_up(kept: dict[int, list[Any]]) -> Iterator[None]:
+    pile: list[list[Any]] = []
     while kept:
-        _, items = kept.popitem()
-        while items and getrefcount(items) == _OURS:
-            some = items[-_AT_ONCE:]
-            del items[-_AT_ONCE:]
+        pile.append(kept.popitem()[1])
+        while pile[0] and getrefcount(pile[0]) == _OURS:
+            some = pile[0][-_AT_ONCE:]
+            del pile[0][-_AT_ONCE:]
             _keep(some, _FEW, kept)  # what they hold by themselves
             del some
             yield
+        pile.clear()
