@@ -8,6 +8,7 @@ from functools import partial
 from itertools import repeat
 from typing import ClassVar, Final, cast
 
+from kclient.concurrency import side_by_side
 from kclient.errors import (
     KafkaError,
     OffsetOutOfRangeError,
@@ -50,6 +51,9 @@ EARLIEST_PENDING_UPLOAD: Final = -6
 _HIGH_WATERMARK: Final = -1
 _PER_PARTITION: Final = 150
 """About how many bytes of memory a partition's row takes."""
+_AT_ONCE: Final = 32
+"""Partitions that are searched by time, or whose records are deleted, at once: one whose store hangs is waited for by
+itself, and those that become durable share commits."""
 _WITH_LEADER_EPOCH: Final = 4  # ListOffsets tells leader epochs from this version on
 
 
@@ -108,56 +112,79 @@ class ListOffsetsHandler(Handler):
         response = ListOffsetsResponse()
         partitions, version, pace = self._partitions, context.api_version, Pace(context.connection.flow)
         named = ((topic.name, each.partition_index) for topic in request.topics for each in topic.partitions)
-        for topic in request.topics:
-            answer = ListOffsetsTopicResponse(name=topic.name)
-            response.topics.append(answer)
-            for wanted in topic.partitions:
-                if pace.over:
-                    await pace.pause()
-                    if context.connection.gone:
-                        return None
-                row = ListOffsetsPartitionResponse(partition_index=wanted.partition_index)
-                answer.partitions.append(row)
-                committed = request.isolation_level == READ_COMMITTED
-                try:
-                    partition = partitions.find(context, topic.name, wanted.partition_index)
-                    await partitions.ready(partition, context, named, pace)
-                    await self._look_up(partition, wanted, row, committed=committed)
-                except KafkaError as error:
-                    row.error_code = code_of(error)
-                if version < _WITH_LEADER_EPOCH:
-                    row.leader_epoch = -1
+        committed = request.isolation_level == READ_COMMITTED
+        async with side_by_side(_AT_ONCE) as begin:
+            for topic in request.topics:
+                answer = ListOffsetsTopicResponse(name=topic.name)
+                response.topics.append(answer)
+                for wanted in topic.partitions:
+                    if pace.over:
+                        await pace.pause()
+                        if context.connection.gone:
+                            return None
+                    row = ListOffsetsPartitionResponse(partition_index=wanted.partition_index)
+                    if version < _WITH_LEADER_EPOCH:
+                        row.leader_epoch = -1
+                    answer.partitions.append(row)
+                    try:
+                        partition = partitions.find(context, topic.name, wanted.partition_index)
+                        await partitions.ready(partition, context, named, pace)
+                        if wanted.timestamp >= 0 or wanted.timestamp == MAX_TIMESTAMP:
+                            await begin(self._search_for, partition, wanted, row, committed, version)
+                        else:
+                            self._look_up(partition, wanted, row, version, committed=committed)
+                    except KafkaError as error:
+                        row.error_code = code_of(error)
         return response
 
-    async def _look_up(
+    @staticmethod
+    def _end_of(partition: Partition, wanted: ListOffsetsPartition, *, committed: bool) -> int:
+        partition.log.check_epoch(wanted.current_leader_epoch)
+        return partition.log.last_stable_offset if committed else partition.log.high_watermark
+
+    def _look_up(
         self,
         partition: Partition,
         wanted: ListOffsetsPartition,
         row: ListOffsetsPartitionResponse,
+        version: int,
         *,
         committed: bool,
     ) -> None:
-        log = partition.log
-        log.check_epoch(wanted.current_leader_epoch)
-        end = log.last_stable_offset if committed else log.high_watermark
+        log, end = partition.log, self._end_of(partition, wanted, committed=committed)
         if wanted.timestamp == LATEST:
-            row.offset, row.leader_epoch = end, log.leader_epoch
+            row.offset, epoch = end, log.leader_epoch
         elif wanted.timestamp in (EARLIEST, EARLIEST_LOCAL):
-            row.offset, row.leader_epoch = log.start_offset, log.epoch_of(log.start_offset)
+            row.offset, epoch = log.start_offset, log.epoch_of(log.start_offset)
         elif wanted.timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
             return  # nothing is tiered: offset -1
-        elif wanted.timestamp == MAX_TIMESTAMP:
-            self._put(row, partition, await self._search.greatest(partition), end)
-        elif wanted.timestamp >= 0:
-            self._put(row, partition, await self._search.find(partition, wanted.timestamp), end)
         else:
             raise UnsupportedForMessageFormatError(f"there is no timestamp {wanted.timestamp}")
+        if version >= _WITH_LEADER_EPOCH:
+            row.leader_epoch = epoch
 
-    @staticmethod
-    def _put(row: ListOffsetsPartitionResponse, partition: Partition, found: tuple[int, int] | None, end: int) -> None:
-        if found is not None and found[0] < end:  # what is not decided yet, nobody finds who wants what is committed
-            row.offset, row.timestamp = found
-            row.leader_epoch = partition.log.epoch_of(row.offset)
+    async def _search_for(
+        self,
+        partition: Partition,
+        wanted: ListOffsetsPartition,
+        row: ListOffsetsPartitionResponse,
+        committed: bool,
+        version: int,
+    ) -> None:
+        try:
+            end = self._end_of(partition, wanted, committed=committed)
+            if wanted.timestamp == MAX_TIMESTAMP:
+                found = await self._search.greatest(partition)
+            else:
+                found = await self._search.find(partition, wanted.timestamp)
+            if (
+                found is not None and found[0] < end
+            ):  # what is not decided yet, nobody finds who wants what is committed
+                row.offset, row.timestamp = found
+                if version >= _WITH_LEADER_EPOCH:
+                    row.leader_epoch = partition.log.epoch_of(row.offset)
+        except KafkaError as error:
+            row.error_code = code_of(error)
 
 
 class OffsetForLeaderEpochHandler(Handler):
@@ -223,29 +250,33 @@ class DeleteRecordsHandler(Handler):
         response = DeleteRecordsResponse()
         partitions, pace = self._partitions, Pace(context.connection.flow)
         named = ((topic.name, each.partition_index) for topic in request.topics for each in topic.partitions)
-        for topic in request.topics:
-            answer = DeleteRecordsTopicResult(name=topic.name)
-            response.topics.append(answer)
-            for wanted in topic.partitions:
-                if pace.over:
-                    await pace.pause()
-                row = DeleteRecordsPartitionResult(partition_index=wanted.partition_index, low_watermark=-1)
-                answer.partitions.append(row)
-                try:
-                    partition = partitions.find(context, topic.name, wanted.partition_index)
-                    await partitions.ready(partition, context, named, pace)
-                    row.low_watermark = await self._delete(partition, wanted.offset)
-                except KafkaError as error:
-                    row.error_code = code_of(error)
+        async with side_by_side(_AT_ONCE) as begin:
+            for topic in request.topics:
+                answer = DeleteRecordsTopicResult(name=topic.name)
+                response.topics.append(answer)
+                for wanted in topic.partitions:
+                    if pace.over:
+                        await pace.pause()
+                    row = DeleteRecordsPartitionResult(partition_index=wanted.partition_index, low_watermark=-1)
+                    answer.partitions.append(row)
+                    try:
+                        partition = partitions.find(context, topic.name, wanted.partition_index)
+                        await partitions.ready(partition, context, named, pace)
+                        await begin(self._delete, partition, wanted.offset, row)
+                    except KafkaError as error:
+                        row.error_code = code_of(error)
         return response
 
     @staticmethod
-    async def _delete(partition: Partition, before: int) -> int:
+    async def _delete(partition: Partition, before: int, row: DeleteRecordsPartitionResult) -> None:
         log = partition.log
-        if before == _HIGH_WATERMARK:
-            before = log.high_watermark
-        if not 0 <= before <= log.high_watermark:
-            raise OffsetOutOfRangeError(f"{partition}: {before} is not within the log")
-        partition.check_own()
-        await partition.trim(before)
-        return log.start_offset
+        try:
+            if before == _HIGH_WATERMARK:
+                before = log.high_watermark
+            if not 0 <= before <= log.high_watermark:
+                raise OffsetOutOfRangeError(f"{partition}: {before} is not within the log")
+            partition.check_own()
+            await partition.trim(before)
+            row.low_watermark = log.start_offset
+        except KafkaError as error:
+            row.error_code = code_of(error)

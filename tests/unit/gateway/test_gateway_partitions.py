@@ -482,6 +482,34 @@ async def test_all_that_a_request_names_is_opened_at_once() -> None:
 
 
 @pytest.mark.own_places
+async def test_partitions_of_a_request_wait_side_by_side() -> None:
+    """So several whose store hangs are waited for once."""
+    listed = m.ListOffsetsRequest(replica_id=-1, topics=[m.ListOffsetsTopic(name="t")])
+    listed.topics[0].partitions = [m.ListOffsetsPartition(partition_index=each, timestamp=0) for each in (0, 1)]
+    deleted = m.DeleteRecordsRequest(topics=[m.DeleteRecordsTopic(name="t")])
+    deleted.topics[0].partitions = [m.DeleteRecordsPartition(partition_index=each, offset=1) for each in (0, 1)]
+    for request, version, held in ((listed, 8, "find_by_timestamp"), (deleted, 2, "trim")):
+        gates = Gates(open_store(f"memory:{next(names)}"))
+        store: Any = gates.store
+        async with store, Gateway(store, listen=None) as gateway:
+            wire = connect(gateway)
+            await wire.create("t", 2)
+            for partition in (0, 1):
+                await wire.produce("t", batch_of(b"a", b"b", timestamp=5), partition)
+            waiting = [gates.hold(held, count) for count in (1, 2)]
+            await wire.send(request, version)
+            with anyio.fail_after(5):
+                for each in waiting:
+                    await each.reached.wait()
+                gates.open()
+                rows = (await wire.read(request, version)).topics[0].partitions
+            assert [row.error_code for row in rows] == [0, 0]
+            found = [row.offset if request is listed else row.low_watermark for row in rows]
+            assert found == ([0, 0] if request is listed else [1, 1])
+            await wire.aclose()
+
+
+@pytest.mark.own_places
 async def test_partitions_are_opened_ahead_beside_one_whose_store_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kclient.gateway.opening_ahead._LONG_S", 0.02)
     gates = Gates(open_store(f"memory:{next(names)}"))
