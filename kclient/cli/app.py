@@ -131,8 +131,22 @@ def gateway(
             help="What to log on standard error: debug, info, warning, error or critical.",
         ),
     ] = "warning",
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            "--processes",
+            metavar="N",
+            help="Serve with so many processes, each at the next port; one that ends is started again.",
+        ),
+    ] = None,
 ) -> int:
     """Serve Kafka clients; messages are kept in embedded HTP under DIR."""
+    if processes is not None:
+        from kclient.cli.processes import serve_processes
+
+        return serve_processes(
+            processes, data, listen, advertise, durability, mapping, brokers, metrics, parse_config(config), log_level
+        )
     from kclient.cli.gateway import serve
 
     return serve(data, listen, advertise, durability, mapping, brokers, metrics, parse_config(config), log_level)

@@ -14,6 +14,7 @@ from pathlib import Path
 import anyio
 
 from kclient.cli.errors import UsageError, check_terminated
+from kclient.cli.supervised import Tie
 from kclient.gateway.gateway import DRAIN_S, Gateway
 from kclient.gateway.metrics_server import check_prometheus
 from kclient.net.address import parse_address
@@ -36,15 +37,11 @@ def serve(
     log_level: str,
 ) -> int:
     """Run the gateway; returns the exit code: 0 after SIGTERM, 130 after Ctrl-C."""
-    if log_level.lower() not in _LEVELS:
-        raise UsageError(f"--log-level is one of {', '.join(_LEVELS)}, not {log_level!r}")
+    check_gateway(data, log_level, metrics)
     logging.basicConfig(
         stream=sys.stderr, level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    if metrics is not None:
-        check_prometheus()
-        parse_address(metrics, default_port=None)  # a broker's is none for metrics
-    directory = _directory(data)
+    directory = data_directory(data)
     gateway = Gateway(
         f"embedded:{directory}",
         listen,
@@ -58,7 +55,17 @@ def serve(
     return anyio.run(_serve, gateway, directory, metrics, backend="asyncio", backend_options=options)
 
 
-def _directory(data: str) -> Path:
+def check_gateway(data: str, log_level: str, metrics: str | None) -> None:
+    """Refuse what the command cannot be given. Raises `UsageError`, `ConfigError` or `MissingExtraError`."""
+    if log_level.lower() not in _LEVELS:
+        raise UsageError(f"--log-level is one of {', '.join(_LEVELS)}, not {log_level!r}")
+    if metrics is not None:
+        check_prometheus()
+        parse_address(metrics, default_port=None)  # a broker's is none for metrics
+    data_directory(data)
+
+
+def data_directory(data: str) -> Path:
     """The data directory, unless what was given is hardly meant as one."""
     if not data:
         raise UsageError("--data is empty: name a directory, which may be new")
@@ -68,7 +75,7 @@ def _directory(data: str) -> Path:
 
 
 async def _serve(gateway: Gateway, directory: Path, metrics: str | None) -> int:
-    code = 0
+    code, tie = 0, Tie()
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         check_terminated()  # from here on the signals come to us
         more = ""
@@ -79,7 +86,7 @@ async def _serve(gateway: Gateway, directory: Path, metrics: str | None) -> int:
             if metrics is not None:
                 more = f", metrics at http://{await gateway.serve_metrics(metrics)}/metrics"
 
-        broken_off = await _start(gateway, start, signals)
+        broken_off = await _start(gateway, start, signals, tie)
         if broken_off is not None:
             return _code_after(broken_off)
         _collect_rarely()
@@ -99,6 +106,11 @@ async def _serve(gateway: Gateway, directory: Path, metrics: str | None) -> int:
                     code = _code_after(received)
                     tasks.cancel_scope.cancel()
 
+            async def wait_for_supervisor() -> None:
+                await tie.hold()
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(wait_for_supervisor)
             tasks.start_soon(wait_for_failure)
             tasks.start_soon(wait_for_signal)
         await _close(gateway, drain=code == 0, signals=signals)
@@ -112,7 +124,7 @@ def _code_after(received: signal.Signals) -> int:
 
 
 async def _start(
-    gateway: Gateway, start: Callable[[], Awaitable[object]], signals: AsyncIterator[signal.Signals]
+    gateway: Gateway, start: Callable[[], Awaitable[object]], signals: AsyncIterator[signal.Signals], tie: Tie
 ) -> signal.Signals | None:
     """Start it, unless a signal comes first, which is returned; a second one ends the process at once."""
     first: signal.Signals | None = None
@@ -127,7 +139,14 @@ async def _start(
                 first = received
                 starting.cancel()
 
+        async def end_without_supervisor() -> None:
+            nonlocal first
+            await tie.hold()
+            first = first or signal.SIGTERM
+            starting.cancel()
+
         with anyio.CancelScope() as starting:
+            tasks.start_soon(end_without_supervisor)
             tasks.start_soon(break_off)
             try:
                 await start()

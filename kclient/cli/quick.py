@@ -19,6 +19,7 @@ OPTIONS = (
     "--config",
     "-c",
     "--log-level",
+    "--processes",
 )
 """Those of the command, all with a value."""
 
@@ -38,6 +39,8 @@ def quick_gateway(words: list[str]) -> Callable[[], int] | None:
             return None
         found.setdefault("--config" if name == "-c" else name, []).append(taken)
     if "--data" not in found or any(len(values) > 1 for name, values in found.items() if name != "--config"):
+        return None
+    if "--processes" in found:
         return None
     if not all(value.isascii() and value.isdigit() for value in found.get("--brokers", ())):
         return None

@@ -1,4 +1,7 @@
-"""A store that is open once for all gateways of an event loop that name it: the last one closes it."""
+"""A store that is open once for all gateways of an event loop that name it: the last one closes it.
+
+Those of other loops, and of other processes, open it for themselves.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,13 @@ import anyio
 
 from kclient.concurrency import LoopHandle, to_the_end
 from kclient.errors import ConfigError
-from kclient.htp.errors import LockedError, StorageError, StoreClosedError
+from kclient.htp.errors import StorageError, StoreClosedError
 from kclient.htp.port import StoreOnDisk
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kclient.htp.port import Broker, DiskSpace, Manager, Store
+    from kclient.htp.port import Broker, DiskSpace, LentStore, Manager, Store
 
 
 class _Opened:
@@ -36,7 +39,7 @@ class _Opened:
 
 
 _opened: dict[str, list[_Opened]] = {}
-"""By address; of one address more than one only where event loops differ, and all but one of these are refused."""
+"""By address; of one address, one for each event loop."""
 _lock = threading.Lock()
 
 
@@ -77,6 +80,10 @@ class CommonStore:
         """What is left on its disk, as `StoreOnDisk.space`."""
         return cast("StoreOnDisk", self._store()).space()
 
+    async def lend(self) -> None:
+        """Give up what other processes open, as `LentStore.lend`."""
+        await cast("LentStore", self._store()).lend()
+
     def on_failure(self, callback: Callable[[StorageError], object]) -> Callable[[], None]:
         """Have `callback(error)` called, once, if the store fails."""
         return self._store().on_failure(callback)
@@ -86,7 +93,7 @@ class CommonStore:
 
         Raises:
             ConfigError: It is open with other options.
-            LockedError: It is open in another event loop, or another process.
+            LockedError: It is open in a process that has it alone.
             KafkaError: It cannot be opened.
         """
         entry = self._find()
@@ -108,14 +115,8 @@ class CommonStore:
             entries = _opened.setdefault(self._address, [])
             for entry in list(entries):
                 if not entry.loop.is_current:
-                    if entry.loop.ended:  # and closed nothing: its lock tells whether that matters
+                    if entry.loop.ended:  # and closed nothing
                         entries.remove(entry)
-                    elif entry.store is not None:
-                        raise LockedError(
-                            f"{self._address} is open in another event loop of this process ({os.getpid()}): run all "
-                            "gateways of a directory in one, or close those there",
-                            owner=os.getpid(),
-                        )
                     continue
                 for name, value in self._options.items():
                     if entry.options[name] != value:

@@ -33,7 +33,7 @@ from kclient.gateway.rows.gateways import Endpoint
 from kclient.gateway.stores import MIN_FREE_BYTES, opened_elsewhere, own_store
 from kclient.gateway.unit_epochs import UnitEpochs
 from kclient.htp.errors import HtpError
-from kclient.htp.port import Store, StoreOnDisk
+from kclient.htp.port import LentStore, Store, StoreOnDisk
 from kclient.memory_ledger import MemoryPart, process_memory
 from kclient.net.address import Address, parse_address
 from kclient.net.connection_limits import ConnectionQuota
@@ -68,6 +68,8 @@ class Gateway:
         brokers: How many brokers HTP has, 1 to 256; the same as `?brokers=N` at the end of `htp`. If None, as many as
             the store has had, at first one. They may become more, and not fewer than hold topics. A topic of mapping
             `"broker"` has a partition at each of them at most; those of other mappings are at the first.
+        alone: Whether other processes are kept from serving the same `embedded:` directory. Where `listen` is None they
+            always are: their clients could not reach this gateway.
         config: Kafka's broker settings by their names, for instance `{"num.partitions": 4}`.
 
     Raises:
@@ -88,6 +90,7 @@ class Gateway:
         durability: str = "synced",
         mapping: str = "domain",
         brokers: int | None = None,
+        alone: bool = False,
         config: Mapping[str, Any] | None = None,
     ) -> None:
         self._config = BrokerConfig(config)
@@ -95,8 +98,10 @@ class Gateway:
         self._listen = parse_address(listen) if listen is not None else None
         self._advertise = parse_address(advertise) if advertise is not None else None
         least = self._config.get_int(MIN_FREE_BYTES)
-        self._owned: Store | None = own_store(htp, durability, brokers, least) if isinstance(htp, str) else None
-        self._store: Store = self._owned or opened_elsewhere(htp, durability, brokers, least)
+        self._owned: Store | None = None
+        if isinstance(htp, str):
+            self._owned = own_store(htp, durability, brokers, least, alone=alone, listens=listen is not None)
+        self._store: Store = self._owned or opened_elsewhere(htp, durability, brokers, least, alone=alone)
         self._htp = htp if isinstance(htp, str) else repr(htp)
         local = local_address(htp) if isinstance(htp, str) else None
         self._presence = Presence(local) if local is not None else None
@@ -186,9 +191,9 @@ class Gateway:
         """Open the store, recover, and listen; where that fails or is cancelled, everything is closed again.
 
         Raises:
-            LockedError: Another process owns the data directory.
+            LockedError: Another process owns the data directory, and does not share it, or this gateway does not.
             TooFewBrokersError: More brokers of the store hold topics than it is to have.
-            LeaseHeldError: A gateway with another `node.id`, or another one in this process, serves the store.
+            LeaseHeldError: A gateway of the same `node.id` serves the store, or another one that does not share it.
             OSError: The address cannot be bound.
             IllegalStateError: It was started before, or its store in memory belongs to the process that this one was
                 forked from.
@@ -206,6 +211,9 @@ class Gateway:
                 await self._unless_closed(self._owned.__aenter__)
             await self._supervisor.start()
             self._unwatch = self._store.on_failure(self._supervisor.fail)
+            store: object = self._store
+            if isinstance(store, LentStore):
+                self._supervisor.spawn(store.lend, name="give up what other processes open")
             await self._unless_closed(self._start)
         except BaseException:  # cancelled too: nothing of it stays open
             await self._close(0.0)

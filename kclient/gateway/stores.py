@@ -15,9 +15,12 @@ from kclient.htp.port import Store
 
 MIN_FREE_BYTES: Final = "log.dir.min.free.bytes"
 """The setting of the gateway."""
+_ALONE: Final = "alone=True is for embedded: directories, which other processes could serve"
 
 
-def own_store(htp: str, durability: str, brokers: int | None, min_free_bytes: int) -> Store:
+def own_store(
+    htp: str, durability: str, brokers: int | None, min_free_bytes: int, *, alone: bool = False, listens: bool = True
+) -> Store:
     """The store that an address names, to be opened by the gateway.
 
     Args:
@@ -25,6 +28,8 @@ def own_store(htp: str, durability: str, brokers: int | None, min_free_bytes: in
         durability: `synced` or `written`.
         brokers: How many the store is to have; None for as many as before.
         min_free_bytes: What the gateway's setting says; 0 for nothing.
+        alone: Whether other processes are kept off a directory.
+        listens: Whether clients of gateways in other processes can reach this one; else these are kept off, too.
 
     Raises:
         ConfigError: The address or an option is wrong, or the store does not take it.
@@ -35,20 +40,26 @@ def own_store(htp: str, durability: str, brokers: int | None, min_free_bytes: in
         if not htp.startswith("embedded:"):
             raise ConfigError(f"{MIN_FREE_BYTES} is for embedded: stores; {shown(htp)} takes no such option")
         options["min_free_bytes"] = min_free_bytes
-    store = open_store(htp, durability=durability, **options)
     local = local_address(htp)
     if local is None or local.scheme != "embedded":
-        return store
+        if alone:
+            raise ConfigError(f"{_ALONE}; {shown(htp)} is none")
+        return open_store(htp, durability=durability, **options)
+    options["together"] = listens and not alone
+    open_store(htp, durability=durability, **options)  # is refused here, if at all
     told = {
         "durability": durability,
         "options": htp.partition("?")[2],
         "brokers": brokers,
         MIN_FREE_BYTES: min_free_bytes,
+        "alone": alone,
     }
     return CommonStore(str(local), partial(open_store, htp, durability=durability, **options), told)
 
 
-def opened_elsewhere(htp: object, durability: str, brokers: int | None, min_free_bytes: int) -> Store:
+def opened_elsewhere(
+    htp: object, durability: str, brokers: int | None, min_free_bytes: int, *, alone: bool = False
+) -> Store:
     """The store that was given, which whoever made it opens and closes.
 
     Raises:
@@ -58,7 +69,7 @@ def opened_elsewhere(htp: object, durability: str, brokers: int | None, min_free
     # looked up statically: a store that is not open yet refuses to give its parts
     if any(inspect.getattr_static(htp, part, None) is None for part in ("manager", "broker")):
         raise TypeError(f"htp is an address such as 'embedded:./data', or a Store, not {type(htp).__name__}")
-    for name, given in (("durability", durability != "synced"), ("brokers", brokers is not None)):
+    for name, given in (("durability", durability != "synced"), ("brokers", brokers is not None), ("alone", alone)):
         if given:
             raise ConfigError(f"{name} belongs to the store: give it to open_store, where this one was opened")
     if min_free_bytes:

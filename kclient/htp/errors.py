@@ -66,11 +66,13 @@ class LockedError(HtpError):
     Args:
         message: What is locked, and by whom.
         owner: Process id of the owner, if it could be read.
+        opening: Whether the owner is about to share it with others.
     """
 
-    def __init__(self, message: str | None = None, *, owner: int | None = None) -> None:
+    def __init__(self, message: str | None = None, *, owner: int | None = None, opening: bool = False) -> None:
         super().__init__(message)
         self.owner = owner
+        self.opening = opening
 
 
 class FormatVersionError(HtpError, ConfigError):
@@ -179,11 +181,14 @@ class LeaseHeldError(HtpError):
     Args:
         message: Which lease.
         holder: Who holds it.
+        process: The process id of another process that is there and holds it, 0 if it cannot be read; None if it is not
+            known to be another's.
     """
 
-    def __init__(self, message: str | None = None, *, holder: str) -> None:
+    def __init__(self, message: str | None = None, *, holder: str, process: int | None = None) -> None:
         super().__init__(message)
         self.holder = holder
+        self.process = process
 
 
 class FencedError(HtpError):

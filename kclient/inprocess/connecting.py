@@ -107,7 +107,7 @@ class _Connecting:
 
     async def elsewhere(self) -> ByteStream | None:
         """To the process that owns the directory, through the Unix socket in it."""
-        if self._address.scheme != "embedded" or host_of(store_of(self._address)) is not None:
+        if self._address.scheme != "embedded" or (not self._address.port and host_of(self._address) is not None):
             return None
         for path in find_sockets(self._address):
             try:

@@ -70,7 +70,16 @@ async def both_sides(
         ConfigError: A setting is wrong.
     """
     named = str(local_address(store) or store)  # clients name it without its options
-    gateway = Gateway(store, listen, advertise, durability=durability, mapping=mapping, brokers=brokers, config=config)
+    gateway = Gateway(
+        store,
+        listen,
+        advertise,
+        durability=durability,
+        mapping=mapping,
+        brokers=brokers,
+        alone=store.startswith("embedded:"),
+        config=config,
+    )
     async with (
         gateway,
         SourceCluster(source) as there,

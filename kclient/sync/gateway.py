@@ -30,13 +30,21 @@ class Gateway:
         durability: str = "synced",
         mapping: str = "domain",
         brokers: int | None = None,
+        alone: bool = False,
         config: Mapping[str, Any] | None = None,
     ) -> None:
         self._portal: Portal = get_portal()
 
         async def make() -> AsyncGateway:
             return AsyncGateway(
-                htp, listen, advertise, durability=durability, mapping=mapping, brokers=brokers, config=config
+                htp,
+                listen,
+                advertise,
+                durability=durability,
+                mapping=mapping,
+                brokers=brokers,
+                alone=alone,
+                config=config,
             )
 
         self._gateway = self._portal.call(make)

@@ -91,6 +91,7 @@ class Registration:
         """Register under a number that was given, over whoever had it: the store is this gateway's.
 
         Raises:
+            LeaseHeldError: Another process, which is there, has it.
             HtpError: The store failed.
         """
         if self._held is not None:
@@ -99,7 +100,14 @@ class Registration:
         while True:
             try:
                 await self._acquire(node_id, over)
-            except LeaseHeldError:
+            except LeaseHeldError as error:
+                if error.process is not None:
+                    raise LeaseHeldError(
+                        f"a gateway with node.id={node_id} in process {error.process} serves the store: give this one "
+                        "another node.id, or stop that one",
+                        holder=error.holder,
+                        process=error.process,
+                    ) from None
                 over = leases_by_number(await self._manager.leases(gateway_key(node_id))).get(node_id)
             else:
                 return

@@ -5,12 +5,15 @@ It needs the extra `gateway` (SQLAlchemy).
 
 from __future__ import annotations
 
+import logging
 import shlex
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
+
+import anyio
 
 from kclient.arguments import shown
 from kclient.concurrency import thread_to_the_end, to_the_end
@@ -34,7 +37,12 @@ if TYPE_CHECKING:
     from kclient.htp.embedded.watermark import Watermark
     from kclient.htp.port import DiskSpace
 
+logger: logging.Logger = logging.getLogger(__name__)
+
 __all__ = ["EmbeddedStore", "open_embedded"]
+
+_LEND_S: Final = 1.0
+"""Seconds after which it is looked again what other processes want, though they have changed nothing since."""
 
 
 def open_embedded(
@@ -48,6 +56,7 @@ def open_embedded(
     files: Files | None = None,
     faults: bool = False,
     brokers: int | None = None,
+    together: bool = False,
 ) -> EmbeddedStore:
     """The store in a data directory; `async with` opens it.
 
@@ -68,6 +77,9 @@ def open_embedded(
         faults: Whether the store can be made to fail, for tests: `EmbeddedStore.faults`.
         brokers: How many there are, 1 to 256: each has a directory and a thread of its own, and topics can be bound to
             it. If None, as many as the last time, at first one.
+        together: Whether other processes that say the same may have the directory open meanwhile. A topic's files are
+            one process's at a time: `EmbeddedStore.lend`, which has to run, gives up what another one opens under a
+            newer epoch.
 
     Raises:
         ConfigError: If an option has no such value.
@@ -94,7 +106,7 @@ def open_embedded(
         files = FaultyFiles()
     return EmbeddedStore(
         path, durability, settings or TopicSettings(), group_sync, max_open_files, min_free_bytes, files or Files(),
-        brokers,
+        brokers, together,
     )  # fmt: skip
 
 
@@ -143,8 +155,10 @@ class EmbeddedStore:
         min_free_bytes: int,
         files: Files,
         brokers: int | None,
+        together: bool,
     ) -> None:
         self._brokers = brokers
+        self._together = together
         self._durability = durability
         self._settings = settings
         self._group_sync = group_sync
@@ -222,7 +236,8 @@ class EmbeddedStore:
         from kclient.htp.embedded.shared import SharedByBrokers
         from kclient.htp.embedded.watermark import Watermarks
 
-        directory = DataDirectory(self.path, self._files, self._brokers)
+        together = self._together
+        directory = DataDirectory(self.path, self._files, self._brokers, together=together)
         stack.callback(directory.close)
         try:
             await thread_to_the_end(directory.open)
@@ -234,8 +249,10 @@ class EmbeddedStore:
         manager = SqliteManager(
             f"{directory.manager_path}/mgr.db",
             self._failed,
-            exclusive=True,  # of the lock
+            exclusive=not together,  # because of the lock
             brokers=names,
+            processes=directory.processes if together else None,
+            joined=directory.joined,
         )
         stack.push_async_callback(manager.aclose)
         await manager.start()
@@ -264,14 +281,17 @@ class EmbeddedStore:
                 watermark=watermarks.of(shard.path),
                 shared=shared,
                 brokers=len(names),
+                together=together,
             )
             stack.push_async_callback(broker.aclose)
-            await broker.begin(known, last)
+            await broker.begin(known, last, joined=directory.joined)
             self._shards.append(broker)
-        ends = EndsSocket(directory.shards[0].path, self._ends)
+        ends = EndsSocket(directory.shards[0].path, self._ends, directory.processes.number if together else None)
         directory.on_fork = ends.abandon
         stack.push_async_callback(thread_to_the_end, ends.stop)
         ends.start()
+        if together and not directory.joined:
+            await thread_to_the_end(directory.share)
         if len(names) == 1:
             return manager, self._shards[0]
         return manager, EmbeddedBrokers(dict(zip(names, self._shards, strict=True)))
@@ -279,6 +299,30 @@ class EmbeddedStore:
     def _ends(self) -> Ends:
         """Where the logs of all shards end that may be written to."""
         return {incarnation: end for shard in self._shards for incarnation, end in shard.ends().items()}
+
+    async def lend(self) -> None:
+        """Give up the files of topics that other processes open under newer epochs: for ever, or until it is closed.
+
+        Has to run as long as a store is open that was opened `together`.
+
+        Raises:
+            StorageError: The store has failed.
+        """
+        while self._together and (manager := self._manager) is not None:
+            changed = manager.foreign
+            try:
+                if wanted := await manager.wanted():
+                    for shard in list(self._shards):
+                        await shard.give_up(wanted)
+            except StoreClosedError:
+                return
+            except StorageError as error:
+                if self._failure is not None:
+                    raise
+                # as while another process is stopped amid a transaction
+                logger.warning("%s: what other processes want cannot be given up now: %s", self.path, error)
+            with anyio.move_on_after(_LEND_S):
+                await changed.wait()
 
     async def _check_enough(self, manager: SqliteManager, number: int) -> None:
         try:

@@ -34,7 +34,8 @@ class BackupReport(NamedTuple):
     """Whether somebody had the store open."""
     exact: bool
     """Whether all logs were looked at in the same moment. Else, as with an owner that tells no ends, they were looked
-    at one after another within milliseconds: a log may have messages that are younger than the end of another one."""
+    at one after another within milliseconds: a log may have messages that are younger than the end of another one. So
+    they are where several processes have the store open."""
     lost: list[str]
     """What the store had lost already, and the backup lacks, too: directories and segments of topics, in sentences."""
 

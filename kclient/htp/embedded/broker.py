@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Container, Coroutine, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Container, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import anyio.lowlevel
 
-from kclient.concurrency import NamedLocks, thread_to_the_end, to_the_end
+from kclient.concurrency import NamedLocks, side_by_side, thread_to_the_end, to_the_end
 from kclient.htp.embedded.checkpoints import SyncCheckpoints, fenced
 from kclient.htp.embedded.group_commit import GroupCommit
 from kclient.htp.embedded.leftovers import Leftovers
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
     from kclient.htp.embedded.shared import SharedByBrokers
     from kclient.htp.embedded.watermark import Watermark
 
+_GIVEN_UP: Final = 64
+"""Topics that are given up at once because other processes want them."""
 _AT_ONCE: Final = 256
 """Logs that are given up in one turn of the event loop."""
 
@@ -66,6 +69,7 @@ class EmbeddedBroker:
         watermark: Whether there is space for messages.
         shared: What it has in common with the other brokers of the store; closed after all of them.
         brokers: How many these are, with this one.
+        together: Whether other processes have the store open too.
     """
 
     capabilities: frozenset[str] = frozenset(
@@ -95,7 +99,13 @@ class EmbeddedBroker:
         watermark: Watermark,
         shared: SharedByBrokers,
         brokers: int = 1,
+        together: bool = False,
     ) -> None:
+        if together:
+            self.capabilities = type(self).capabilities - {CAP_EXCLUSIVE}
+        self._together = together
+        self._opening: Counter[int] = Counter()
+        """Incarnations that are being opened, or deleted, and may have been taken for that."""
         self._shard = shard
         self._manager = manager
         self._files = files
@@ -143,14 +153,16 @@ class EmbeddedBroker:
 
     # --- life ---
 
-    async def begin(self, known: Container[int], last: int) -> None:
+    async def begin(self, known: Container[int], last: int, *, joined: bool = False) -> None:
         """Finish what deletions have left behind, set aside what belongs to no topic, and begin to sync.
 
         Args:
             known: The incarnations of all topics that there are.
             last: The greatest that was ever given.
+            joined: Whether other processes use the shard: then only the last is done.
         """
-        await self._leftovers.clear_up(known, last)
+        if not joined:
+            await self._leftovers.clear_up(known, last)
         try:
             self._syncer.start()
         except OSError as error:
@@ -240,33 +252,82 @@ class EmbeddedBroker:
         if not self._keeps(place):
             raise UnknownTopicError(f"There is no topic {place}: this is {self._shard.name}")
         async with self._locks.hold(place.topic):
-            self._check()
-            held = self._held.get(place.incarnation)
-            if held is not None and held.epoch > epoch:  # whatever has become of its row
-                raise fenced(place, epoch, held.epoch)
-            in_use = None if held is None else held.use()
-            sealed = await self._checkpoints.seal(place, epoch, framing, log=in_use)
-            if sealed is None:
-                sealed = await self._begin(place, epoch, framing)
-            self._check()
-            topic = self._held.get(place.incarnation)
-            if topic is None:
-                await self._end_namesake(place.topic)
-                log = await self._recover(place, framing, settings or self._settings, next_position, sealed)
+            with self._in_hand([place]):
+                return await self._open(place, framing, epoch, settings, next_position)
+
+    async def _open(
+        self, place: Place, framing: Framing, epoch: int, settings: TopicSettings | None, next_position: int
+    ) -> EmbeddedTopic:
+        self._check()
+        held = self._held.get(place.incarnation)
+        if held is not None and held.epoch > epoch:  # whatever has become of its row
+            raise fenced(place, epoch, held.epoch)
+        in_use = None if held is None else held.use()
+        sealed = await self._checkpoints.seal(place, epoch, framing, log=in_use)
+        if sealed is None:
+            sealed = await self._begin(place, epoch, framing)
+        self._check()
+        topic = self._held.get(place.incarnation)
+        if topic is None:
+            await self._end_namesake(place.topic)
+            log = await self._recover(place, framing, settings or self._settings, next_position, sealed)
+            topic = self._hold(place, epoch, log)
+        else:
+            log = topic.use()
+            if settings is not None:
+                log.settings = settings
+            if epoch > topic.epoch:
+                topic.give_up(partial(fenced, place, topic.epoch, epoch))
+                log.fence = epoch
                 topic = self._hold(place, epoch, log)
-            else:
-                log = topic.use()
-                if settings is not None:
-                    log.settings = settings
-                if epoch > topic.epoch:
-                    topic.give_up(partial(fenced, place, topic.epoch, epoch))
-                    log.fence = epoch
-                    topic = self._hold(place, epoch, log)
-                    await to_the_end(self._idle, log)  # what the other one sent is decided before anybody looks
-            if next_position > log.next:
-                await self._raise_next(log, next_position)
-            self._check()
-            return topic
+                await to_the_end(self._idle, log)  # what the other one sent is decided before anybody looks
+        if next_position > log.next:
+            await self._raise_next(log, next_position)
+        self._check()
+        return topic
+
+    @contextmanager
+    def _in_hand(self, places: Iterable[Place]) -> Iterator[None]:
+        """While something is done with topics that others might want."""
+        numbers = [place.incarnation for place in places]
+        self._opening.update(numbers)
+        try:
+            yield
+        finally:
+            self._opening.subtract(numbers)
+            for number in numbers:
+                if not self._opening[number]:
+                    del self._opening[number]
+
+    async def give_up(self, wanted: Mapping[int, int]) -> None:
+        """Give up the topics that other processes open under newer epochs.
+
+        Args:
+            wanted: The epochs, by incarnation. What this broker does not have open is none of its affairs.
+        """
+        unused = [each for each in wanted if each not in self._held and each not in self._opening]
+        if unused:
+            await self._manager.give_up(unused)
+        async with side_by_side(_GIVEN_UP) as begin:
+            for incarnation, epoch in wanted.items():
+                topic = self._held.get(incarnation)
+                if topic is not None and topic.epoch < epoch:
+                    await begin(self._give_up, topic, epoch)
+
+    async def _give_up(self, topic: EmbeddedTopic, epoch: int) -> None:
+        place = topic.place
+        async with self._locks.hold(place.topic):
+            if self._held.get(place.incarnation) is topic and topic.epoch < epoch:
+                await to_the_end(self._hand_over, topic, partial(fenced, place, topic.epoch, epoch))
+
+    async def _hand_over(self, topic: EmbeddedTopic, refusal: Callable[[], KafkaError]) -> None:
+        """Use the files of a topic no more, and let others have them."""
+        place = topic.place
+        del self._held[place.incarnation], self._newest[place.topic]
+        log = topic.give_up(refusal)
+        if log is not None:
+            await self._finish([log])
+        await self._checkpoints.give_up([place])
 
     async def _raise_next(self, log: TopicLog, next_position: int) -> None:
         """Let a log give no ordinal below a position from now on, durably; nothing is appended meanwhile."""
@@ -372,12 +433,8 @@ class EmbeddedBroker:
         await anyio.lowlevel.checkpoint()
         place = topic.place
         async with self._locks.hold(place.topic):
-            if self._held.get(place.incarnation) is not topic:
-                return
-            del self._held[place.incarnation], self._newest[place.topic]
-            log = topic.give_up(partial(_closed, place))
-            if log is not None:
-                await to_the_end(self._finish, [log])
+            if self._held.get(place.incarnation) is topic:
+                await to_the_end(self._hand_over, topic, partial(_closed, place))
 
     def _keeps(self, place: Place) -> bool:
         return place.broker in ("", self._shard.name)
@@ -400,9 +457,13 @@ class EmbeddedBroker:
         self._check()
         wanted = sorted({place for place in places if self._keeps(place)})
         async with self._locks.hold(*dict.fromkeys(place.topic for place in wanted)):
-            self._check()
-            await self._check_fences(wanted, epoch)
-            yield partial(to_the_end, self._delete, wanted)
+            with self._in_hand(wanted):
+                self._check()
+                await self._check_fences(wanted, epoch)
+                if self._together:
+                    await self._checkpoints.take(wanted, epoch)
+                    await self._check_fences(wanted, epoch)
+                yield partial(to_the_end, self._delete, wanted)
 
     async def _delete(self, places: Sequence[Place]) -> None:
         held = [topic for place in places if (topic := self._held.pop(place.incarnation, None)) is not None]
@@ -415,6 +476,7 @@ class EmbeddedBroker:
         except OSError as error:
             raise StorageError(f"{len(places)} topics cannot be deleted: {error}") from error
         await self._checkpoints.remove(place.incarnation for place in places)
+        await self._checkpoints.give_up(places)
         self._leftovers.remove_later(deleted)
 
     async def _check_fences(self, places: Sequence[Place], epoch: int) -> None:

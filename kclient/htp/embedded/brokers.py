@@ -30,6 +30,7 @@ class EmbeddedBrokers:
 
     def __init__(self, brokers: Mapping[str, EmbeddedBroker]) -> None:
         self._brokers = dict(brokers)
+        self.capabilities = next(iter(self._brokers.values())).capabilities
 
     @property
     def sync_rounds(self) -> int:

@@ -51,6 +51,10 @@ class ChangeLog:
         self._prefixes: tuple[str, ...] | None = None
         """That are followed, or were about to be when a transaction was rolled back; None if nobody has looked."""
 
+    def look_again(self) -> None:
+        """Another process has changed the database, maybe what is followed."""
+        self._prefixes = None
+
     def record(self, connection: Connection, revision: int, writes: Mapping[str, bytes | None]) -> None:
         """Note what a commit is about to write, as far as it is followed."""
         if self._prefixes is None or not self._exclusive:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
+
+import anyio
 
 from kclient.concurrency import to_the_end
 from kclient.htp.embedded.recovery import SyncCheckpoint
@@ -21,6 +24,9 @@ if TYPE_CHECKING:
 
 logger: logging.Logger = logging.getLogger(__name__)
 
+_GIVE_UP_S: Final = 5.0
+"""Seconds that another process has to give the files of a topic up."""
+_ASK_AGAIN_S: Final = 0.05
 _PREFIX: Final = "brk/"
 """Keys of the manager that belong to the broker: `brk/SHARD/INCARNATION`, a topic's checkpoint."""
 
@@ -70,6 +76,7 @@ class SyncCheckpoints:
         Raises:
             UnknownTopicError: If there is no such topic.
             FencedError: If it was opened under a newer epoch.
+            StorageError: If another process has its files, and does not give them up.
             FramingMismatchError: If it was written with another framing.
         """
         found: SyncCheckpoint | None = None
@@ -91,7 +98,9 @@ class SyncCheckpoints:
         key = self.key(place.incarnation)
 
         async def commit() -> None:
-            await self._manager.change_of(place, key, change)
+            await self._until_taken(
+                partial(self._manager.change_of, place, key, change, epoch), f"the files of {place.topic} are in use"
+            )
             if log is not None and found is not None:
                 log.fence = found.fence
 
@@ -103,6 +112,27 @@ class SyncCheckpoints:
             if late is not None:
                 self.write_soon(late)
         return found
+
+    async def take(self, places: Sequence[Place], epoch: int) -> None:
+        """Have the files of some topics, which are about to be deleted; raises `StorageError` if that cannot be."""
+        # whoever has opened one under this epoch, and no newer one, gives it up too
+        wanted = {place.incarnation: epoch + 1 for place in places}
+        await self._until_taken(partial(self._manager.take, wanted), f"the files of {len(places)} topics are in use")
+
+    async def _until_taken(self, take: Callable[[], Awaitable[int | None]], used: str) -> None:
+        until = anyio.current_time() + _GIVE_UP_S
+        while (holder := await take()) is not None:
+            left = until - anyio.current_time()
+            if left <= 0:
+                raise StorageError(
+                    f"{used} by process {holder or '(unknown)'}, which does not give them up: if it hangs or is "
+                    f"stopped, kill it (kill -9 {holder or 'PID'}); nothing that it has acknowledged is lost by that"
+                )
+            await self._manager.elsewhere(min(left, _ASK_AGAIN_S))
+
+    async def give_up(self, places: Iterable[Place]) -> None:
+        """Let other processes have the files of topics, which are used no more."""
+        await self._manager.give_up(place.incarnation for place in places)
 
     async def fences(self, places: Iterable[Place]) -> dict[Place, int]:
         """The epochs under which topics were opened last, of those that have ever been."""

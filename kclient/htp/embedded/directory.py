@@ -2,7 +2,8 @@
 
 format.json      {"format": 4, "brokers": 1, ...}: the version of everything below, and how many shards are in use
 mgr/mgr.db       domains, topics, values, leases (SQLite)
-brk-0/lock       locked by the owner, whose process id it holds
+brk-0/lock       locked by the owner, whose process id it holds; shared by all where several have it open together
+brk-0/process-N  locked by one of several that have it open together (`processes.py`)
 brk-0/store.json whose shard it is
 brk-0/topics/    a directory per topic: NAME.INCARNATION, for people and for the program
 brk-1/           the next shard, if there are several (`shard.py`)
@@ -15,17 +16,20 @@ import json
 import os
 import sqlite3
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from kclient.errors import ConfigError
 from kclient.htp.brokers import FIRST_BROKER, MOST_BROKERS, broker_names
 from kclient.htp.embedded.copying import UNFINISHED
 from kclient.htp.embedded.files import Files, SyncPoint
+from kclient.htp.embedded.processes import Processes
 from kclient.htp.embedded.shard import LOCK_FILE, Shard, shard_number
 from kclient.htp.embedded.space import opening_error
-from kclient.htp.errors import FormatVersionError, StorageError, StoreClosedError
+from kclient.htp.errors import FormatVersionError, LockedError, StorageError, StoreClosedError
 from kclient.htp.rows import parse_object, whole
 
 FORMAT: Final = 4
@@ -55,6 +59,14 @@ MIGRATIONS: Final[dict[int, Callable[[Files, str], None]]] = {1: _read_as_it_is,
 """From each older version, the function that makes of it the next one."""
 
 _FORMAT_FILE: Final = "format.json"
+_OPENING_S: Final = 30.0
+"""Seconds that another process has to open the directory, before it can be joined."""
+_LEAVING_S: Final = 1.0
+"""Seconds that another process has to go on, once it does not have the directory open any more."""
+_NOTED_S: Final = 0.25
+"""Seconds until whoever has locked it has noted that it will share it, if it will."""
+_AGAIN_S: Final = 0.02
+"""Seconds until a lock is asked for again."""
 _NOTHING: Final = frozenset({LOCK_FILE, "lost+found"})
 """What is in a shard that nobody has used."""
 
@@ -71,13 +83,20 @@ class DataDirectory:
         path: The directory; made if it does not exist, like its parents.
         files: The file system.
         brokers: So many shards are opened, and made where they are missing; if None, as many as the last time.
+        together: Whether other processes may have it open too that say the same. The first one opens it alone, until
+            `share`.
     """
 
-    def __init__(self, path: str, files: Files, brokers: int | None = None) -> None:
+    def __init__(self, path: str, files: Files, brokers: int | None = None, *, together: bool = False) -> None:
         self.path: str = str(Path(path).absolute())
         self.manager_path: str = f"{self.path}/mgr"
         self.shards: list[Shard] = []
         """Those that are open, in order."""
+        self.processes: Processes = Processes(f"{self.path}/{FIRST_BROKER}")
+        """That have it open together."""
+        self.joined: bool = False
+        """Whether another process had it open before, and has made ready what one does alone."""
+        self._together = together
         self._files = files
         self._brokers = brokers
         self._recorded: int | None = None
@@ -108,11 +127,21 @@ class DataDirectory:
         with contextlib.suppress(PermissionError):  # somebody else's directory, and not made by us
             files.sync_directory(str(Path(self.path).parent), SyncPoint.DATA_DIRECTORY)
         self._refuse_foreign()
-        self._take(FIRST_BROKER)
+        self._take_first()
         try:
             self._check_format()
-            for name in broker_names(self._brokers or self._recorded or self._present())[1:]:
-                self._take(name)
+            number = self._brokers or self._recorded or self._present()
+            if self.joined and number != (there := self._recorded or self._present()):
+                raise ConfigError(
+                    f"{self.path} is open in another process with {there} brokers: give the same number, or close it "
+                    "there first"
+                )
+            for name in broker_names(number)[1:]:
+                self._take(name, shared=self._together)
+            if self._together:
+                if not self.joined:
+                    self.processes.remove_dead()
+                self.processes.enter()
             files.make_directory(self.manager_path)
             for shard in self.shards:
                 shard.make()
@@ -121,12 +150,68 @@ class DataDirectory:
             self.close()
             raise
 
-    def _take(self, name: str) -> None:
+    def _take_first(self) -> None:
+        """Lock the first shard: alone, or with those who have it open together."""
+        began = time.monotonic()
+        while True:
+            try:
+                self._take(FIRST_BROKER)
+            except LockedError as error:
+                if not self._together:
+                    raise self._in_use() or error from None
+                found, patience = error, _OPENING_S if error.opening else _NOTED_S
+                with contextlib.suppress(LockedError):
+                    self._take(FIRST_BROKER, shared=True)
+                    self.joined = self._in_use() is not None
+                    if self.joined:
+                        return
+                    found = LockedError(f"{self.path} is being looked at by another process: wait for its end")
+                    patience = _LEAVING_S  # or the last one that had it open is just leaving
+            else:
+                others = self._in_use()
+                if others is None:
+                    if self._together:
+                        self.shards[0].note_opening()
+                    return
+                found, patience = others, _OPENING_S if self._together else 0.0  # it is about to share the lock
+            self._let_go()
+            if time.monotonic() - began >= patience:
+                raise found
+            time.sleep(_AGAIN_S)
+
+    def _let_go(self) -> None:
+        with self._taking:
+            while self.shards:
+                self.shards.pop().unlock()
+
+    def _in_use(self) -> LockedError | None:
+        """What is said where other processes have it open together."""
+        for owner in self.processes.others().values():
+            who = f"this process ({owner})" if owner == os.getpid() else f"process {owner}"
+            return LockedError(
+                f"{self.path}/{FIRST_BROKER} is in use by {who}; close it there, or name another directory", owner=owner
+            )
+        return None
+
+    def share(self) -> None:
+        """Let others have it open too: all is made that one makes alone. Blocks.
+
+        Raises:
+            LockedError: Another process keeps the lock.
+        """
+        until = time.monotonic() + _OPENING_S
+        while not self.shards[0].share_lock():
+            if time.monotonic() > until:
+                raise LockedError(f"{self.path}/{FIRST_BROKER} is in use by another process; close it there")
+            time.sleep(_AGAIN_S)
+        self.shards[0].note_owner()
+
+    def _take(self, name: str, *, shared: bool = False) -> None:
         with self._taking:
             if self._closed:
                 raise StoreClosedError(f"{self.path} was closed while it was opened")
             shard = Shard(self.path, name, self._files)
-            shard.take_lock()
+            shard.take_lock(shared=shared)
             self.shards.append(shard)
             _held.add(self)
 
@@ -146,12 +231,14 @@ class DataDirectory:
         with self._taking:
             self._closed = True
             _held.discard(self)
+            self.processes.leave()
             for shard in reversed(self.shards):  # the first one last: it keeps the next owner waiting
                 shard.unlock()
 
     def abandon(self) -> None:
         """In a forked child: the parent stays the owner."""
         _held.discard(self)
+        self.processes.abandon()
         for shard in self.shards:
             shard.abandon()
         if self.on_fork is not None:
@@ -187,6 +274,10 @@ class DataDirectory:
         path = f"{self.path}/{_FORMAT_FILE}"
         content = self._files.load(path)
         if content is None:
+            if self.joined:
+                raise StorageError(
+                    f"{path} has gone, though another process has the directory open: is it being removed?"
+                )
             self._create_format(path)
             return
         version = self._version_of(content)
@@ -196,6 +287,10 @@ class DataDirectory:
                 "use a newer one (pip install --upgrade htp-kclient)"
             )
         self.found_format = version
+        if version < FORMAT and self.joined:
+            raise FormatVersionError(
+                f"{self.path} is open in a process of an older version of kclient: stop that first"
+            )
         if version < FORMAT:
             self._check_database()
         while version < FORMAT:

@@ -1,8 +1,9 @@
 """Tells other processes where the logs of an open store end, all at one moment: what a backup of it begins with.
 
-The owner listens on the Unix socket `brk-0/ends.sock`, which only its user may connect to. A line comes in (`ends`),
-one goes out (JSON), and the connection is closed. The event loop looks at all logs in one turn, so nothing is appended
-between two of them. Where no such socket can be made, a backup takes the lengths of the files one after another.
+The owner listens on the Unix socket `brk-0/ends.sock`, or each of several on one of its own, `ends-NUMBER.sock`; only
+its user may connect. A line comes in (`ends`), one goes out (JSON), and the connection is closed. The event loop looks
+at all logs in one turn, so nothing is appended between two of them. Where no such socket can be made, a backup takes
+the lengths of the files one after another.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
 from kclient.concurrency import LoopHandle
+from kclient.htp.embedded.processes import Processes, socket_of
 from kclient.htp.rows import parse_object, whole
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -51,10 +53,12 @@ class EndsSocket:
     Args:
         shard: The directory of the first shard.
         ends: Tells the ends of the logs that are open; called in the event loop.
+        process: The number of this opening, where several processes have the store open; each has a socket.
     """
 
-    def __init__(self, shard: str, ends: Callable[[], Ends]) -> None:
+    def __init__(self, shard: str, ends: Callable[[], Ends], process: int | None = None) -> None:
         self._shard = shard
+        self._name = SOCKET if process is None else socket_of(process)
         self._ends = ends
         self._loop = LoopHandle()
         self._socket: socket.socket | None = None
@@ -66,7 +70,7 @@ class EndsSocket:
         """Begin to answer; where that cannot be, a line in the log says what it means."""
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            with _path_for_sockets(self._shard) as path:
+            with _path_for_sockets(self._shard, self._name) as path:
                 Path(path).unlink(missing_ok=True)  # of an owner that was killed: the shard is locked by us
                 listening.bind(path)
                 Path(path).chmod(0o600)
@@ -76,7 +80,9 @@ class EndsSocket:
         except (OSError, RuntimeError) as error:  # no such socket, or no thread
             listening.close()
             self._socket = None
-            logger.info("%s: no %s, a backup takes the lengths of the logs in turn (%s)", self._shard, SOCKET, error)
+            logger.info(
+                "%s: no %s, a backup takes the lengths of the logs in turn (%s)", self._shard, self._name, error
+            )
 
     def stop(self) -> None:
         """Answer nobody any more; blocks until the thread has ended."""
@@ -86,12 +92,12 @@ class EndsSocket:
             return
         with suppress(OSError):
             listening.shutdown(socket.SHUT_RDWR)  # Linux: wakes who waits for connections
-        with suppress(OSError), _connected(self._shard, 0.1):
+        with suppress(OSError), _connected(self._shard, self._name, 0.1):
             pass  # elsewhere: a connection does
         self._thread.join(2 * _PATIENCE_S)
         listening.close()
         with suppress(OSError):
-            Path(self._shard, SOCKET).unlink()
+            Path(self._shard, self._name).unlink()
 
     def abandon(self) -> None:
         """In a forked child: the parent answers, and nobody connects when it is gone."""
@@ -108,7 +114,7 @@ class EndsSocket:
                 connection, _ = listening.accept()
             except OSError as error:
                 if not self._stopping:
-                    logger.warning("%s/%s takes no more connections: %s", self._shard, SOCKET, error)
+                    logger.warning("%s/%s takes no more connections: %s", self._shard, self._name, error)
                 return
             with suppress(OSError), connection:
                 self._answer(connection)
@@ -136,40 +142,51 @@ class EndsSocket:
 
 
 def ask_ends(shard: str) -> Ends | None:
-    """Where the logs end that the owner of a store has open, in all shards; None if it does not answer.
+    """Where the logs end that the owners of a store have open, in all shards; None if one does not answer.
 
     Args:
         shard: The directory of the first shard.
     """
+    names = [socket_of(process) for process in Processes(shard).others()] or [SOCKET]
+    found: dict[int, LogEnd] = {}
+    for name in names:
+        ends = _ask_one(shard, name)
+        if ends is None:
+            return None
+        found.update(ends)
+    return found
+
+
+def _ask_one(shard: str, name: str) -> Ends | None:
     try:
-        with _connected(shard, _PATIENCE_S) as connection:
+        with _connected(shard, name, _PATIENCE_S) as connection:
             connection.sendall(_QUESTION)
             answer = _line(connection)
         rows = parse_object(answer)["ends"]
         return {whole(incarnation): LogEnd(whole(segment), whole(size)) for incarnation, segment, size in rows}
     except (OSError, ValueError, KeyError, TypeError) as error:
-        logger.info("%s/%s does not answer: %s", shard, SOCKET, error)
+        logger.info("%s/%s does not answer: %s", shard, name, error)
         return None
 
 
 @contextmanager
-def _connected(shard: str, timeout: float) -> Iterator[socket.socket]:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection, _path_for_sockets(shard) as path:
+def _connected(shard: str, name: str, timeout: float) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection, _path_for_sockets(shard, name) as path:
         connection.settimeout(timeout)
         connection.connect(path)
         yield connection
 
 
 @contextmanager
-def _path_for_sockets(shard: str) -> Iterator[str]:
+def _path_for_sockets(shard: str, name: str) -> Iterator[str]:
     """A path of the socket that is short enough for the system."""
-    path = f"{shard}/{SOCKET}"
+    path = f"{shard}/{name}"
     if len(os.fsencode(path)) <= _LONGEST_PATH or not sys.platform.startswith("linux"):
         yield path
         return
     directory = os.open(shard, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        yield f"/proc/self/fd/{directory}/{SOCKET}"
+        yield f"/proc/self/fd/{directory}/{name}"
     finally:
         os.close(directory)
 

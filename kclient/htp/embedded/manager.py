@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import anyio
 from sqlalchemy import Connection, Select, Table, bindparam, delete, insert, select
@@ -19,6 +19,7 @@ from kclient.htp.brokers import FIRST_BROKER, binding_of, check_broker
 from kclient.htp.change_tokens import check_limit, check_prefixes, parse_token, touched_by
 from kclient.htp.embedded.changes import ChangeLog
 from kclient.htp.embedded.leases import LeaseTable, check_epoch
+from kclient.htp.embedded.owners import OwnerTable
 from kclient.htp.embedded.tables import (
     bindings,
     chunks,
@@ -43,6 +44,9 @@ from kclient.htp.leases import check_ttl
 from kclient.htp.loop import Signal
 from kclient.htp.port import ChangePage, Lease, LeaseInfo, Place, Topic, TopicInfo, Versioned
 from kclient.htp.rows import prefix_end
+
+if TYPE_CHECKING:
+    from kclient.htp.embedded.processes import Processes
 
 T = TypeVar("T")
 
@@ -75,6 +79,9 @@ class SqliteManager:
         exclusive: Whether nobody else opens the database while this is open, in this process or another.
         clock: The monotonic clock by which leases are reckoned, in seconds; the system's if None.
         brokers: The names of those that topics can be bound to.
+        processes: Tell which processes have the database open; None if nobody knows, or no other has. What they change
+            is seen at once then, and a topic belongs to the one that has opened it.
+        joined: Whether one of them has made the database ready.
     """
 
     def __init__(
@@ -85,14 +92,23 @@ class SqliteManager:
         exclusive: bool,
         clock: Callable[[], float] | None = None,
         brokers: Sequence[str] = (FIRST_BROKER,),
+        processes: Processes | None = None,
+        joined: bool = False,
     ) -> None:
+        self._owners = None if processes is None else OwnerTable(processes)
+        self._joined = joined
+        self._watched = exclusive or processes is not None
+        """Whether all changes are told, those of others too."""
+        self._foreign = anyio.Event()
+        """Is set when another process has changed something."""
         self._brokers = list(brokers)
         post = LoopHandle().post
         self._failed = failed
-        self._writer = DatabaseWriter(path, post, self._fail)
+        changed = None if processes is None else self._changed_elsewhere
+        self._writer = DatabaseWriter(path, post, self._fail, changed=changed, joined=joined)
         self._exclusive = exclusive
-        self._leases = LeaseTable(exclusive=exclusive)
-        self._log = ChangeLog(self._recorded, exclusive=exclusive)
+        self._leases = LeaseTable(exclusive=exclusive, processes=processes)
+        self._log = ChangeLog(self._recorded, exclusive=self._watched)
         self._values = ValueTable(self._log)
         self._clock = clock or time.monotonic
         self._touched: deque[Sequence[str] | None] = deque()
@@ -104,6 +120,14 @@ class SqliteManager:
     async def start(self) -> None:
         """Open the database; whoever calls this calls `aclose` too, even if it raises."""
         await thread_to_the_end(self._writer.start)
+        if self._owners is not None and not self._joined:
+            await self._do(self._begin_together)
+
+    @staticmethod
+    def _begin_together(connection: Connection) -> None:
+        """No other process has the database open: what such have left means nothing."""
+        OwnerTable.clear(connection)
+        LeaseTable.free_all(connection)
 
     async def aclose(self) -> None:
         """Finish what waits, and close the database; a cancellation waits, since nobody else would end the thread."""
@@ -256,28 +280,68 @@ class SqliteManager:
 
         return await self._do(work)
 
-    async def change_of(self, place: Place, key: str, change: Callable[[bytes | None], bytes | None]) -> None:
+    # --- who has the files of a topic ---
+
+    @property
+    def foreign(self) -> anyio.Event:
+        """Is set when another process changes something from now on."""
+        return self._foreign
+
+    async def elsewhere(self, timeout: float) -> None:
+        """Until another process has changed something; at most so many seconds."""
+        with anyio.move_on_after(timeout):
+            await self._foreign.wait()
+
+    async def take(self, wanted: Mapping[int, int]) -> int | None:
+        """Take the files of some topics, see `OwnerTable.take`; they are this process's if no other has the store."""
+        if self._owners is None:
+            return None
+        return await self._do(partial(self._owners.take, wanted=dict(wanted)))
+
+    async def give_up(self, incarnations: Iterable[int]) -> None:
+        """Let other processes have the files of some topics, which this one uses no more."""
+        if self._owners is not None:
+            await self._do(partial(self._owners.give_up, incarnations=list(incarnations)))
+
+    async def wanted(self) -> dict[int, int]:
+        """The topics whose files other processes want, by incarnation, each with the epoch under which they open it."""
+        return {} if self._owners is None else await self._do(self._owners.wanted)
+
+    async def change_of(
+        self, place: Place, key: str, change: Callable[[bytes | None], bytes | None], epoch: int
+    ) -> int | None:
         """Change a value that belongs to a topic, in one transaction with looking whether the topic is there.
+
+        The files of the topic are this process's then; where another one has them nothing is changed.
 
         Args:
             place: The topic.
             key: Of the value.
             change: Makes the new value of the old one (None: there is none); None for no change. It is called in
                 another thread, twice in the worst case, and may raise `HtpError`.
+            epoch: Under which the topic is opened.
+
+        Returns:
+            None once that is done; else the process id of the one that has the files, and is asked to give them up.
 
         Raises:
             UnknownTopicError: If there is no such topic, or another incarnation of it.
         """
 
-        def work(connection: Connection) -> None:
+        def work(connection: Connection) -> int | None:
             if not _is_there(connection, place):
                 raise UnknownTopicError(f"There is no topic {place}: it was deleted and created again")
             found = self._values.read(connection, [key]).get(key)
             value = change(None if found is None else found.value)
+            if self._owners is not None:
+                holder = self._owners.take(connection, {place.incarnation: epoch})
+                if holder is not None:
+                    return holder
             if value is not None:
                 self._values.commit(connection, {key: value})
+            return None
 
-        await self._do(work)
+        return await self._do(work)
 
     # --- values ---
 
@@ -319,7 +383,7 @@ class SqliteManager:
                 if place is None or page.changes or left <= 0:
                     return page
                 place = parse_token(page.token)
-                with anyio.move_on_after(left if self._exclusive else min(left, _LOOK_AGAIN_S)):
+                with anyio.move_on_after(left if self._watched else min(left, _LOOK_AGAIN_S)):
                     await news.wait()
 
     @contextmanager
@@ -338,6 +402,11 @@ class SqliteManager:
         self._touched.append(keys)
         self._news.fire()
 
+    def _changed_elsewhere(self) -> None:
+        """In the writer's thread: another process has changed something."""
+        self._log.look_again()
+        self._recorded(None)
+
     def _tell(self) -> None:
         """Whoever waits for what has changed looks again."""
         touched: list[str] = []
@@ -353,6 +422,8 @@ class SqliteManager:
 
     def _tell_all(self) -> None:
         """All who wait look again: there will be no changes any more, or there have been many."""
+        foreign, self._foreign = self._foreign, anyio.Event()
+        foreign.set()
         for followers in self._waiting.values():
             followers.tell()
 

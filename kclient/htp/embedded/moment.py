@@ -29,6 +29,7 @@ from kclient.htp.embedded.checkpoints import checkpoint_key
 from kclient.htp.embedded.ends import Ends, LogEnd, ask_ends
 from kclient.htp.embedded.links import HardLinks
 from kclient.htp.embedded.manifest import GREATEST_MS
+from kclient.htp.embedded.processes import Processes
 from kclient.htp.embedded.recovery import SyncCheckpoint
 from kclient.htp.embedded.segment import INDEX_SUFFIX, base_of, file_name
 from kclient.htp.embedded.shard import Shard, called, topic_directory
@@ -148,7 +149,8 @@ class Moment:
 
                 self.taken_ms = _now_ms()
                 ends = ask_ends(f"{self.path}/{FIRST_BROKER}")
-                self.exact = ends is not None
+                # several processes are asked one after another
+                self.exact = ends is not None and len(Processes(f"{self.path}/{FIRST_BROKER}").others()) <= 1
                 self._ends = ends or {}
                 reader.execute("BEGIN")
                 reader.execute("SELECT count(*) FROM sqlite_master").fetchone()  # from here on it sees these rows

@@ -23,6 +23,7 @@ LOCK_FILE: Final = "lock"
 OWNER_FILE: Final = "store.json"
 """Says whose shard it is: `{"store": NUMBER, "broker": "brk-N"}`; earlier versions wrote none."""
 _NAME: Final = re.compile(r"brk-(0|[1-9]\d{0,2})")
+_OPENING: Final = "opening"
 _DELETED: Final = ".deleted"
 _SET_ASIDE: Final = ".orphan"
 """The end of the name of a directory that belongs to no topic, though nobody has deleted it."""
@@ -56,6 +57,17 @@ def called(place: Place) -> str:
     return str(place.topic) if place.broker in ("", FIRST_BROKER) else f"{place.topic} at {place.broker}"
 
 
+def _write(lock: int, text: str) -> None:
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, text.encode(), 0)
+
+
+def _told(text: str) -> tuple[int | None, bool]:
+    """The process that a lock tells of, and whether it will share it soon."""
+    words = text.split()
+    return int(words[0]) if words and words[0].isdigit() else None, words[1:] == [_OPENING]
+
+
 class Shard:
     """What one broker keeps in a data directory.
 
@@ -80,8 +92,11 @@ class Shard:
 
     # --- the lock ---
 
-    def take_lock(self) -> None:
+    def take_lock(self, *, shared: bool = False) -> None:
         """Make the directory, and become its owner.
+
+        Args:
+            shared: Be one of several that are; each has to have said so.
 
         Raises:
             LockedError: If another process, or this one, is.
@@ -91,24 +106,45 @@ class Shard:
             self._made.append(self.path)
         lock = os.open(f"{self.path}/{LOCK_FILE}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except OSError:
-            text = os.read(lock, 100).decode(errors="replace").strip()
+            text = os.read(lock, 100).decode(errors="replace")
             os.close(lock)
-            owner = int(text) if text.isdigit() else None
+            owner, opening = _told(text)
             who = f"process {owner}" if owner is not None else "another process"
             if owner == os.getpid():
                 who = f"this process ({owner})"
             raise LockedError(
-                f"{self.path} is in use by {who}; close it there, or name another directory", owner=owner
+                f"{self.path} is in use by {who}; close it there, or name another directory",
+                owner=owner,
+                opening=opening,
             ) from None
         try:
-            os.ftruncate(lock, 0)
-            os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+            if not shared:
+                _write(lock, f"{os.getpid()}\n")
         except BaseException:  # as on a full disk: else nobody could open it while this process lives
             os.close(lock)
             raise
         self._lock = lock
+
+    def note_opening(self) -> None:
+        """Tell others that it will be shared, once all is made that one makes alone."""
+        assert self._lock is not None
+        _write(self._lock, f"{os.getpid()} {_OPENING}\n")
+
+    def note_owner(self) -> None:
+        """Tell others that it is in use."""
+        assert self._lock is not None
+        _write(self._lock, f"{os.getpid()}\n")
+
+    def share_lock(self) -> bool:
+        """Let others be owners too, who say so; whether that was done, or somebody else is in the way for a moment."""
+        assert self._lock is not None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
 
     def unlock(self) -> None:
         """Give up the lock."""

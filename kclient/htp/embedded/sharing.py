@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from kclient.htp.brokers import FIRST_BROKER
 from kclient.htp.embedded.directory import FORMAT
 from kclient.htp.embedded.manifest import check_is_data_directory
+from kclient.htp.embedded.processes import Processes
 from kclient.htp.embedded.shard import shard_number
 from kclient.htp.errors import FormatVersionError, LockedError
 from kclient.htp.rows import parse_object, whole
@@ -63,4 +65,6 @@ def locks_shared(path: str) -> Iterator[None]:
                 raise LockedError(
                     f"{path}/{shard} is in use by {who}: stop it there, or look at a backup", owner=owner
                 ) from None
+        for owner in Processes(f"{path}/{FIRST_BROKER}").others().values():
+            raise LockedError(f"{path} is in use by process {owner}: stop it there, or look at a backup", owner=owner)
         yield

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from sqlalchemy import (
     BigInteger,
@@ -24,6 +24,8 @@ from sqlalchemy import (
 )
 
 from kclient.htp.port import Place, Topic, TopicInfo
+
+T = TypeVar("T")
 
 metadata: Final = MetaData()
 
@@ -88,6 +90,25 @@ leases: Final = Table(
 """The last holder of each lease; the row stays when it is given up, because epochs only grow. `version` counts its
 changes."""
 
+owners: Final = Table(
+    "owners",
+    metadata,
+    Column("incarnation", BigInteger, primary_key=True),
+    Column("process", BigInteger, nullable=False),
+    Column("wanted", BigInteger, nullable=True),
+    Index("owners_wanted", "wanted"),
+)
+"""Where several processes have the directory open: which of them has the files of a topic, and under which epoch
+another one wants to open it. Means nothing once nobody has the directory open."""
+
+lease_processes: Final = Table(
+    "lease_processes",
+    metadata,
+    Column("name", String, primary_key=True),
+    Column("process", BigInteger, nullable=False),
+)
+"""The opening in which a lease was acquired, where several processes have the directory open."""
+
 counters: Final = Table(
     "counters",
     metadata,
@@ -114,6 +135,11 @@ _CHUNK: Final = 500
 
 def chunks(keys: Sequence[str]) -> Iterable[Sequence[str]]:
     """As many keys as one statement takes, until there are no more."""
+    return chunks_of(keys)
+
+
+def chunks_of(keys: Sequence[T]) -> Iterable[Sequence[T]]:
+    """The same, of keys of any kind."""
     for begin in range(0, len(keys), _CHUNK):
         yield keys[begin : begin + _CHUNK]
 

@@ -29,6 +29,8 @@ _MOST: Final = 256
 """Jobs in one transaction, at most."""
 _BUSY_MS: Final = 10_000
 """How long another process may hold the database."""
+_LOOK_S: Final = 0.03
+"""Seconds between two looks for what other processes have changed."""
 _FINDINGS: Final = 5
 """What is told of a damaged database, at most."""
 _RESERVE_BYTES: Final = 8 << 20
@@ -71,6 +73,8 @@ class DatabaseWriter:
         path: Of the database file, whose directory exists.
         post: Runs a function in the event loop.
         failed: Called in the event loop if the thread ends by itself: nothing is written any more.
+        changed: Called in the thread once another process has changed the database; None if no other has it open.
+        joined: Whether another process has made it ready, and has it open.
     """
 
     def __init__(
@@ -78,7 +82,14 @@ class DatabaseWriter:
         path: str,
         post: Callable[[Callable[[], object]], object],
         failed: Callable[[StorageError], object],
+        *,
+        changed: Callable[[], object] | None = None,
+        joined: bool = False,
     ) -> None:
+        self._changed = changed
+        self._joined = joined
+        self._data_version: int | None = None
+        """What SQLite counts changes of others by, as it was looked at last."""
         self._path = path
         self._post = post
         self._failed = failed
@@ -106,8 +117,8 @@ class DatabaseWriter:
         event.listen(self._engine, "begin", _begin)
         try:
             with self._engine.begin() as connection:
-                damage = list(connection.exec_driver_sql(f"PRAGMA integrity_check({_FINDINGS})").scalars())
-                if damage == ["ok"]:
+                damage = ["ok"] if self._joined else _damage(connection)
+                if damage == ["ok"] and not self._joined:
                     make_tables(connection)
         except SQLAlchemyError as error:
             raise opening_error(self._path, _cause(error), _reason(error)) from error
@@ -172,13 +183,26 @@ class DatabaseWriter:
             while True:
                 with self._wake:
                     while not (self._jobs or self._stopping):
-                        self._wake.wait()
+                        if not self._wake.wait(self._look_s) and self._changed is not None:
+                            self._look(connection)
                     self._current = [self._jobs.popleft() for _ in range(min(_MOST, len(self._jobs)))]
                 if not self._current:
                     return
                 calls = self._transact(connection, self._current)
                 self._current = []
                 self._post(partial(self._tell, calls))
+
+    @property
+    def _look_s(self) -> float | None:
+        return None if self._changed is None else _LOOK_S
+
+    def _look(self, connection: Connection) -> None:
+        """See whether another process has changed something; takes some microseconds."""
+        (version,) = _driver(connection).execute("PRAGMA data_version").fetchone()
+        if version != self._data_version:
+            self._data_version = version
+            assert self._changed is not None
+            self._changed()
 
     def _reserve(self, connection: Connection) -> None:
         """Take the space for the write-ahead log at once, so that commits go on where messages have filled the disk.
@@ -224,10 +248,11 @@ class DatabaseWriter:
             outcomes = [(None, self._storage_error(error)) for _ in jobs]
         return [job.done(result, error) for job, (result, error) in zip(jobs, outcomes, strict=True)]
 
-    @staticmethod
-    def _together(connection: Connection, jobs: list[Job]) -> list[tuple[Any, Exception | None]]:
+    def _together(self, connection: Connection, jobs: list[Job]) -> list[tuple[Any, Exception | None]]:
         outcomes: list[tuple[Any, Exception | None]] = []
         with _transaction(connection):
+            if self._changed is not None:
+                self._look(connection)  # before anything is done on the strength of what was known
             for job in jobs:
                 try:
                     outcomes.append((job.work(connection), None))
@@ -304,6 +329,10 @@ else:
 
     def _take_space(fd: int, size: int) -> None:
         os.posix_fallocate(fd, 0, size)
+
+
+def _damage(connection: Connection) -> list[str]:
+    return list(connection.exec_driver_sql(f"PRAGMA integrity_check({_FINDINGS})").scalars())
 
 
 def _configure(connection: sqlite3.Connection, _record: object) -> None:

@@ -66,6 +66,7 @@ from kclient.htp.port.places import (
 )
 from kclient.htp.port.store import (
     DiskSpace,
+    LentStore,
     Store,
     StoreOnDisk,
 )
@@ -97,6 +98,7 @@ __all__ = [
     "Framing",
     "Lease",
     "LeaseInfo",
+    "LentStore",
     "Manager",
     "MessageInfo",
     "OpenTopic",

@@ -50,7 +50,7 @@ only while its lease lasts. Such a store has no `ordinal_positions`: the start o
 CAP_SHARED = "shared"
 """Several gateways may serve the store at once, each with its own lease, in a process or in several: each is told soon
 what others change, and nothing but epochs and versions keeps them apart. Needs `fenced_sends` and `ordinal_positions`.
-`memory:` has it, and `embedded:`, whose directory is open in one process, once for all gateways of an event loop."""
+`memory:` has it, and `embedded:`."""
 CAP_DURABLE = "durable"
 """What was reported as synced, and what the manager has committed, outlives this process, however it ends."""
 

@@ -10,7 +10,7 @@ from kclient.htp.errors import StorageError
 from kclient.htp.port.broker import Broker
 from kclient.htp.port.manager import Manager
 
-__all__ = ["DiskSpace", "Store", "StoreOnDisk"]
+__all__ = ["DiskSpace", "LentStore", "Store", "StoreOnDisk"]
 
 
 class Store(Protocol):
@@ -69,6 +69,21 @@ class DiskSpace(NamedTuple):
     """Bytes below which messages are refused; 0 for never."""
     refused: bool
     """Whether messages are refused at present, because there is less."""
+
+
+@runtime_checkable
+class LentStore(Protocol):
+    """A store that several processes have open, and that lends each what it opens; it need not."""
+
+    async def lend(self) -> None:
+        """Give up what other processes open under newer epochs: for ever, or until the store is closed.
+
+        Has to run as long as the store is open; more than once does no harm.
+
+        Raises:
+            StorageError: The store has failed.
+        """
+        ...
 
 
 @runtime_checkable

@@ -15,6 +15,7 @@ import anyio
 import pytest
 
 from kclient.cli.gateway import _start
+from kclient.cli.supervised import Tie
 from kclient.gateway import Gateway, ownership
 from kclient.htp import LeaseHeldError, open_store
 from kclient.sync import Producer
@@ -239,7 +240,7 @@ async def test_a_signal_breaks_a_start_off(sent: signal.Signals) -> None:
 
             group.start_soon(interrupt)
             with anyio.fail_after(10):
-                assert await _start(gateway, gateway.start, receive) == sent
+                assert await _start(gateway, gateway.start, receive, Tie()) == sent
         async with Gateway(store, listen=None, config={"node.id": 7}):
             pass
 
@@ -252,4 +253,4 @@ async def test_a_start_that_fails_is_told_as_it_is(monkeypatch: pytest.MonkeyPat
     async with unshared_store(f"memory:{next(names)}") as store, Gateway(store, listen=None), send, receive:
         with pytest.raises(LeaseHeldError):
             other = Gateway(store, listen=None, config={"node.id": 7})
-            await _start(other, other.start, receive)
+            await _start(other, other.start, receive, Tie())

@@ -12,7 +12,7 @@ import pytest
 from kclient.errors import ConfigError
 from kclient.gateway import Gateway
 from kclient.htp import open_store
-from kclient.htp.errors import LockedError
+from kclient.htp.errors import LeaseHeldError, LockedError
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
 
@@ -47,23 +47,46 @@ async def test_all_have_to_be_given_the_same(tmp_path: Path) -> None:
         pass
 
 
-async def test_it_is_open_in_one_event_loop(tmp_path: Path) -> None:
+async def test_another_event_loop_opens_it_for_itself(tmp_path: Path) -> None:
     url = f"embedded:{tmp_path / 'data'}"
-    outcome: list[BaseException] = []
+    outcome: list[BaseException | None] = []
 
-    async def start() -> None:
+    async def start(node_id: int) -> None:
         try:
-            async with gateway(url, 2):
-                pass
-        except LockedError as error:
+            async with Gateway(url, "127.0.0.1:0", config={"node.id": node_id}):
+                outcome.append(None)
+        except LeaseHeldError as error:
             outcome.append(error)
 
-    async with gateway(url, 1):
-        thread = threading.Thread(target=anyio.run, args=(start,))
-        thread.start()
-        await anyio.to_thread.run_sync(thread.join)
-    [error] = outcome
-    assert "is open in another event loop of this process" in str(error)
+    async with Gateway(url, "127.0.0.1:0", config={"node.id": 1}):
+        for node_id in (2, 1):
+            thread = threading.Thread(target=anyio.run, args=(start, node_id))
+            thread.start()
+            await anyio.to_thread.run_sync(thread.join)
+    served, refused = outcome
+    assert served is None
+    assert "a gateway with node.id=1 in this process serves" in str(refused)
+
+
+@pytest.mark.parametrize("first", [{"alone": True, "listen": "127.0.0.1:0"}, {"listen": None}])
+async def test_one_that_wants_it_alone_or_cannot_be_reached_keeps_other_processes_off(
+    tmp_path: Path, first: dict[str, Any]
+) -> None:
+    url = f"embedded:{tmp_path / 'data'}"
+    async with Gateway(url, **first):
+        with pytest.raises(LockedError):
+            await open_store(url, together=True).__aenter__()
+    async with open_store(url, together=True):
+        with pytest.raises(LockedError):
+            await Gateway(url, **first).start()
+
+
+async def test_alone_is_for_directories() -> None:
+    with pytest.raises(ConfigError, match="alone=True is for embedded: directories"):
+        Gateway("memory:some", alone=True)
+    async with open_store("memory:other") as store:
+        with pytest.raises(ConfigError, match="alone belongs to the store"):
+            Gateway(store, alone=True)
 
 
 async def test_one_whose_start_is_cancelled_keeps_it_open_for_nobody(tmp_path: Path) -> None:

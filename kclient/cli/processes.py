@@ -1,0 +1,303 @@
+"""`kclient gateway --processes N`: so many gateways over one directory, each a process, started again when it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import anyio
+from anyio.abc import Process
+from anyio.streams.buffered import BufferedByteReceiveStream
+
+from kclient.cli.errors import FAILED, UsageError, check_terminated
+from kclient.cli.gateway import check_gateway, data_directory
+from kclient.cli.supervised import VARIABLE
+from kclient.gateway.config import BrokerConfig
+from kclient.gateway.ownership import LEASE_S
+from kclient.net.address import Address, parse_address
+
+MOST: Final = 64
+"""Processes, at most."""
+_LINE: Final = 1 << 20
+"""Bytes of a line of the log, at most; a longer one is told in pieces."""
+_LISTENS: Final = "kclient gateway listens on "
+_HANGS_S: Final = LEASE_S * 1.05
+"""After so many seconds of silence a process is killed: the others have taken it for lost by then, and it has files
+that they need."""
+_LOOK_S: Final = 1.0
+_FIRST_PAUSE_S: Final = 0.1
+_LONGEST_PAUSE_S: Final = 10.0
+"""Seconds until a process is started again that does not stay."""
+
+
+class ProcessPlan:
+    """What is to be started.
+
+    Args:
+        number: So many processes.
+        data: The directory.
+        listen: Where the first one accepts clients; each further one at the next port, or all at free ones.
+        advertise: What clients of the first are told, if it is another address; of each further one the next port.
+        metrics: Where the first one serves metrics; each further one at the next port.
+        options: Further options that all are given.
+        config: Settings that all are given. `node.id` is the first one's, the others have the next ones.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        data: Path,
+        listen: str,
+        advertise: str | None,
+        metrics: str | None,
+        options: Mapping[str, str | None],
+        config: Mapping[str, str],
+    ) -> None:
+        if not 1 <= number <= MOST:
+            raise UsageError(f"--processes is a number from 1 to {MOST}, not {number}")
+        self.data = data
+        self._options = options
+        self._config = config
+        node_id = BrokerConfig(config).get_int("node.id")
+        self._node_ids = [-1 if node_id < 0 else node_id + place for place in range(number)]
+        self._listen = _in_turn("--listen", parse_address(listen), number)
+        self._advertise = _in_turn("--advertise", None if advertise is None else parse_address(advertise), number)
+        self._metrics = _in_turn(
+            "--metrics", None if metrics is None else parse_address(metrics, default_port=None), number
+        )
+
+    @property
+    def number(self) -> int:
+        """Of processes."""
+        return len(self._listen)
+
+    def keep_address(self, place: int, address: Address) -> None:
+        """Have a process listen there again, if it is started again."""
+        self._listen[place] = address
+
+    def command(self, place: int) -> list[str]:
+        """What starts one of the processes."""
+        given = {
+            **self._options,
+            "--data": str(self.data),
+            "--listen": str(self._listen[place]),
+            "--advertise": self._advertise[place],
+            "--metrics": self._metrics[place],
+        }
+        words = [f"{name}={value}" for name, value in given.items() if value is not None]
+        settings = {name: value for name, value in self._config.items() if name not in ("node.id", "broker.id")}
+        settings["node.id"] = str(self._node_ids[place])
+        return [
+            sys.executable, "-m", "kclient", "gateway", *words,
+            *(f"--config={name}={value}" for name, value in settings.items()),
+        ]  # fmt: skip
+
+
+def _in_turn(option: str, first: Address | None, number: int) -> list[Address | None]:
+    """An address for each process."""
+    if first is None:
+        return [None] * number
+    if first.scheme != "tcp":
+        raise UsageError(f"{option} is HOST:PORT where there are several processes, not {first}")
+    if first.port and first.port + number - 1 > 65535:
+        raise UsageError(f"{option}={first} leaves no ports for {number} processes: each has the next one")
+    return [replace(first, port=first.port + place if first.port else 0) for place in range(number)]
+
+
+def serve_processes(
+    number: int,
+    data: str,
+    listen: str,
+    advertise: str | None,
+    durability: str,
+    mapping: str,
+    brokers: int | None,
+    metrics: str | None,
+    config: dict[str, str],
+    log_level: str,
+) -> int:
+    """Run the gateways; returns the exit code: 0 after SIGTERM, 130 after Ctrl-C, 1 if one does not start."""
+    check_gateway(data, log_level, metrics)
+    options = {
+        "--durability": durability,
+        "--mapping": mapping,
+        "--brokers": None if brokers is None else str(brokers),
+        "--log-level": log_level,
+    }
+    plan = ProcessPlan(number, data_directory(data), listen, advertise, metrics, options, config)
+    return anyio.run(_Processes(plan).run, backend="asyncio")
+
+
+class _Child:
+    """One of the processes, from its start to its end."""
+
+    def __init__(self, place: int) -> None:
+        self.place = place
+        self.name = str(place + 1)
+        self.process: Process | None = None
+        self.heard = time.monotonic()
+        """When it has said the last time that it runs."""
+        self.since = time.monotonic()
+
+    def kill(self, number: signal.Signals) -> None:
+        """Send it a signal, unless it has ended."""
+        if self.process is not None and self.process.returncode is None:
+            with suppress(ProcessLookupError):
+                self.process.send_signal(number)
+
+
+class _Processes:
+    """All of them.
+
+    Args:
+        plan: What they are.
+    """
+
+    def __init__(self, plan: ProcessPlan) -> None:
+        self._plan = plan
+        self._children = [_Child(place) for place in range(plan.number)]
+        self._lines: dict[int, str] = {}
+        """What each has said when it was ready the first time."""
+        self._code: int | None = None
+        """Of this process, once it is to end."""
+        self._ending = anyio.Event()
+
+    async def run(self) -> int:
+        """Until a signal comes, or one does not start at first."""
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            check_terminated()
+            async with anyio.create_task_group() as tasks:
+
+                async def pass_on() -> None:
+                    async for received in signals:
+                        if self._code is not None:  # a second one ends all at once
+                            received = signal.SIGKILL
+                        self._end(0 if received == signal.SIGTERM else 128 + received, received)
+
+                tasks.start_soon(pass_on)
+                async with anyio.create_task_group() as children:
+                    for child in self._children:
+                        children.start_soon(self._keep, child)
+                tasks.cancel_scope.cancel()
+        assert self._code is not None
+        return self._code
+
+    def _end(self, code: int, number: signal.Signals = signal.SIGTERM) -> None:
+        """Have all processes end; their starts too."""
+        if self._code is None:
+            self._code = code
+        self._ending.set()
+        for child in self._children:
+            child.kill(number)
+
+    async def _keep(self, child: _Child) -> None:
+        pause = _FIRST_PAUSE_S
+        while not self._ending.is_set():
+            began = time.monotonic()
+            code = await self._run_once(child)
+            if self._ending.is_set():
+                return
+            if child.place not in self._lines:  # what is wrong at the start is wrong the next time too
+                self._end(code if code > 0 else FAILED)
+                return
+            how = f"ended with code {code}" if code >= 0 else f"was ended by {signal.Signals(-code).name}"
+            if time.monotonic() - began > _LONGEST_PAUSE_S:
+                pause = _FIRST_PAUSE_S
+            _tell(child.name, f"this process {how}: it is started again in {pause:g} s")
+            with anyio.move_on_after(pause):
+                await self._ending.wait()
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+    async def _run_once(self, child: _Child) -> int:
+        """Start one, and wait for its end; its exit code."""
+        ours, its = socket.socketpair()
+        with ours:
+            with its:
+                environment = {**os.environ, VARIABLE: str(its.fileno())}
+                process = child.process = await anyio.open_process(
+                    self._plan.command(child.place),
+                    stdin=subprocess.DEVNULL,
+                    env=environment,
+                    pass_fds=[its.fileno()],
+                    start_new_session=True,  # Ctrl-C comes to this process, which passes it on
+                )
+            child.heard = time.monotonic()
+            if self._ending.is_set():
+                child.kill(signal.SIGTERM)
+            async with process, anyio.create_task_group() as tasks:
+                logged = anyio.Event()
+                tasks.start_soon(self._read_log, child, process, logged)
+                tasks.start_soon(self._read_start, child, process)
+                tasks.start_soon(self._watch, child, ours)
+                code = await process.wait()
+                with anyio.move_on_after(_LOOK_S):  # what it has said last
+                    await logged.wait()
+                tasks.cancel_scope.cancel()
+        return code
+
+    async def _read_start(self, child: _Child, process: Process) -> None:
+        assert process.stdout is not None
+        stream = BufferedByteReceiveStream(process.stdout)
+        with suppress(anyio.EndOfStream, anyio.IncompleteRead, anyio.ClosedResourceError):
+            line = (await stream.receive_until(b"\n", _LINE)).decode(errors="replace")
+            address, _, more = line.removeprefix(_LISTENS).partition(", data in ")
+            self._plan.keep_address(child.place, parse_address(address.split(" ")[0]))
+            ready = len(self._lines) == self._plan.number
+            self._lines[child.place] = f"{address}{_metrics_of(more)}"
+            if not ready and len(self._lines) == self._plan.number:
+                told = ", ".join(self._lines[place] for place in range(self._plan.number))
+                print(f"{_LISTENS}{told}, {self._plan.number} processes, data in {self._plan.data}", flush=True)  # noqa: T201
+
+    async def _read_log(self, child: _Child, process: Process, logged: anyio.Event) -> None:
+        """Write its log with its number before each line."""
+        stderr = process.stderr
+        assert stderr is not None
+        kept = b""
+        with suppress(anyio.EndOfStream, anyio.ClosedResourceError):
+            while True:
+                *lines, kept = (kept + await stderr.receive()).split(b"\n")
+                for line in lines:
+                    _tell(child.name, line.decode(errors="replace"))
+                if len(kept) > _LINE:
+                    _tell(child.name, kept.decode(errors="replace"))
+                    kept = b""
+        if kept:
+            _tell(child.name, kept.decode(errors="replace"))
+        logged.set()
+
+    async def _watch(self, child: _Child, tie: socket.socket) -> None:
+        """Kill it when it hangs."""
+        tie.setblocking(False)
+        while True:
+            await anyio.sleep(_LOOK_S)
+            with suppress(BlockingIOError, OSError):
+                if tie.recv(4096):
+                    child.heard = time.monotonic()
+            if time.monotonic() - child.heard > _HANGS_S:
+                _tell(child.name, f"this process has not answered for {_HANGS_S:.0f} s, and is killed")
+                child.kill(signal.SIGKILL)
+                return
+
+
+def _metrics_of(rest: str) -> str:
+    """What the line of a process says of its metrics."""
+    _, found, where = rest.strip().partition(", metrics at ")
+    return f" (metrics at {where})" if found else ""
+
+
+def _tell(name: str, line: str) -> None:
+    with suppress(OSError):
+        sys.stderr.write(f"[{name}] {line}\n")
+        sys.stderr.flush()
+
+
+__all__: Sequence[str] = ["MOST", "ProcessPlan", "serve_processes"]
