@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import IO
 
@@ -53,7 +54,8 @@ class Target:
         """End it and what it has started; one that has not begun never does."""
         self.stopped = True
         if self.process is not None and self.process.poll() is None:
-            os.killpg(self.process.pid, by)
+            with suppress(ProcessLookupError):  # it has ended just now, and another thread is about to say so
+                os.killpg(self.process.pid, by)
 
     def text(self) -> str:
         """What it printed."""

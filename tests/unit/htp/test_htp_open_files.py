@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import anyio.lowlevel
 import anyio.to_thread
 import pytest
 
@@ -291,7 +290,7 @@ async def test_none_at_all_is_an_error(tmp_path: Path) -> None:
 
 
 async def test_a_topic_that_is_deleted_while_a_send_waits(tmp_path: Path) -> None:
-    files = CountedFiles()
+    files = HeldSyncs()
     async with many(tmp_path / "data", 3, files, max_open_files=2) as store:
         for number in range(2):
             assert store.broker.send_nowait(named(number), [message(0, b"x")])
@@ -302,8 +301,10 @@ async def test_a_topic_that_is_deleted_while_a_send_waits(tmp_path: Path) -> Non
 
         async with anyio.create_task_group() as group:
             group.start_soon(refused)
-            await anyio.lowlevel.checkpoint()
+            await anyio.wait_all_tasks_blocked()
             await store.broker.delete(named(2))
+        for free in files.free:
+            free.set()
 
 
 async def test_trimming_waits_for_room(tmp_path: Path) -> None:
