@@ -22,6 +22,7 @@ from kclient.cli.errors import Terminated, sentence_of
 from kclient.errors import BrokerConnectionError, KafkaError, KafkaTimeoutError, NoBrokersAvailableError
 from kclient.inprocess import reset
 from kclient.sync import Admin, Consumer, Producer
+from tests.sweeps import slow
 
 
 @pytest.fixture
@@ -602,7 +603,7 @@ sys.meta_path.insert(0, Finder())
 
 
 @pytest.mark.parametrize(
-    "name", ["kclient.cli.start", "kclient.cli.errors", "typer", "kclient.cli.app", "anyio", "kclient.sync"]
+    "name", ["kclient.cli.start", "kclient.cli.errors", "typer", "kclient.cli.app", *slow("anyio", "kclient.sync")]
 )
 def test_ctrl_c_while_things_are_loaded_ends_quietly(tmp_path: Path, name: str) -> None:
     (tmp_path / "sitecustomize.py").write_text(INTERRUPTS.format(name=name))

@@ -25,7 +25,6 @@ from kclient.htp.embedded.backup import BackupReport, back_up
 from kclient.htp.embedded.ends import ask_ends
 from kclient.htp.embedded.restoring import restore
 from tests.gateway_wire import batch_of, connect, running
-from tests.sweeps import slow
 
 EARLIEST = -2
 ROUNDS = 2
@@ -107,7 +106,8 @@ async def _check(data: Path, acknowledged: list[int], chain: int) -> None:
         assert (await wire.produce("orders", batch_of(b"later"))).error_code == 0
 
 
-@pytest.mark.parametrize("durability", ["synced", *slow("written")])
+@pytest.mark.slow
+@pytest.mark.parametrize("durability", ["synced", "written"])
 async def test_while_everything_changes(tmp_path: Path, durability: str, capsys: pytest.CaptureFixture[str]) -> None:
     data, known = tmp_path / "data", []
     async with running(f"embedded:{data}", durability=durability) as (gateway, wire):

@@ -390,7 +390,13 @@ async def test_a_topic_whose_deletion_fails_half_way_is_forgotten_later(
 
 @pytest.mark.parametrize(
     ("counts", "crowd", "others"),
-    [((2, 6, 1), 0, 3), ((6, 1, 6, 2), 0, 3), ((2, 6, 1), 20, 3), ((30, 1, 30, 2), 0, 3), ((6, 1, 6, 2), 0, 0)],
+    [
+        ((2, 6, 1), 0, 3),
+        ((6, 1, 6, 2), 0, 3),
+        ((2, 6, 1), 20, 3),
+        pytest.param((30, 1, 30, 2), 0, 3, marks=pytest.mark.slow),
+        ((6, 1, 6, 2), 0, 0),
+    ],
 )
 async def test_a_topic_that_goes_while_offsets_are_committed_leaves_none(
     monkeypatch: pytest.MonkeyPatch, counts: tuple[int, ...], crowd: int, others: int

@@ -69,6 +69,7 @@ async def test_a_partition() -> None:
     await live("test_a_partition", "domain")
 
 
+@pytest.mark.slow
 @virtually
 async def test_a_shared_topic() -> None:
     await live("test_a_shared_topic", "virtual")

@@ -12,7 +12,6 @@ import pytest
 from kclient.htp.contract.report import FAILED, NOT_CLAIMED, NOT_TESTABLE, PASSED
 from tests.contract_mutants import MUTANTS
 from tests.contract_run import ROOT, run_contract
-from tests.sweeps import slow
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -75,7 +74,8 @@ FIRST_OF_EACH = {mutant.file: name for name, mutant in reversed(MUTANTS.items())
 """One mistake for each file of tests."""
 
 
-@pytest.mark.parametrize("names", [sorted(FIRST_OF_EACH.values()), *slow(sorted(MUTANTS))], ids=["a few", "all"])
+@pytest.mark.slow
+@pytest.mark.parametrize("names", [sorted(FIRST_OF_EACH.values()), sorted(MUTANTS)], ids=["a few", "all"])
 def test_each_planted_mistake_is_found(names: list[str]) -> None:
     command = [sys.executable, "-m", "tests.contract_mutants", *names]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -88,6 +88,7 @@ def test_each_planted_mistake_is_found(names: list[str]) -> None:
 # --- the report ---
 
 
+@pytest.mark.slow
 def test_a_backend_that_does_not_do_what_it_claims_is_told_so(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text(
         "from kclient.htp.memory import open_memory\n"
@@ -220,7 +221,11 @@ def test_a_backend_in_trouble_fails_and_the_run_ends(trouble: str, told: str, tm
             "it was not opened, asked and closed within 1 seconds",
             marks=pytest.mark.slow,
         ),
-        ("MemoryStore.__aenter__ = blocks", "it was not opened, asked and closed within 1 seconds"),
+        pytest.param(
+            "MemoryStore.__aenter__ = blocks",
+            "it was not opened, asked and closed within 1 seconds",
+            marks=pytest.mark.slow,
+        ),
         pytest.param("MemoryStore.__aenter__ = raises", "nobody knows this one", marks=pytest.mark.slow),
     ],
 )
