@@ -20,7 +20,7 @@ from kclient.htp.errors import StorageFullError
 from kclient.htp.port import Manager
 from tests.gateway_wire import batch_of
 from tests.unit.gateway_cluster.test_gateway_hand_over import generations_of, nothing_left
-from tests.unit.gateway_cluster.together import joined, shared_store
+from tests.unit.gateway_cluster.together import joined
 from tests.unit.gateway_cluster.two_gateways import until
 
 pytestmark = pytest.mark.anyio
@@ -126,7 +126,7 @@ async def test_clients_are_told_of_all_while_nobody_can_renew_a_lease(url: str) 
 
 @pytest.mark.usefixtures("short")
 async def test_what_is_stored_can_be_read_at_all_gateways(url: str) -> None:
-    async with shared_store(url) as store, joined(store, 1) as (first, wire), joined(store, 2) as (second, other):
+    async with open_store(url) as store, joined(store, 1) as (first, wire), joined(store, 2) as (second, other):
         await until(lambda: len(first.parts.generations.current.newest.members) == 2)
         await wire.create("t", 8)
         await until(lambda: second.parts.topics.get("t") is not None)

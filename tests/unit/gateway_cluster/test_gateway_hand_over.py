@@ -25,7 +25,7 @@ from kclient.htp import FencedError, StorageError, open_store
 from kclient.htp.port import Manager
 from tests.all_rows import scan_all
 from tests.gateway_wire import Wire, batch_of, connect
-from tests.unit.gateway_cluster.together import joined, shared_store
+from tests.unit.gateway_cluster.together import joined
 from tests.unit.gateway_cluster.two_gateways import until
 
 pytestmark = pytest.mark.anyio
@@ -87,7 +87,7 @@ async def read(wires: Mapping[int, Wire], index: int) -> list[bytes]:
 
 
 async def test_partitions_move_to_one_that_joins_and_back_when_it_leaves(url: str) -> None:
-    async with shared_store(url) as store, joined(store, 1) as (first, wire):
+    async with open_store(url) as store, joined(store, 1) as (first, wire):
         await wire.create("t", COUNT)
         for index in range(COUNT):
             assert (await wire.produce("t", batch_of(b"a"), index)).base_offset == 0
@@ -120,7 +120,7 @@ async def test_partitions_move_to_one_that_joins_and_back_when_it_leaves(url: st
 
 async def test_what_is_on_its_way_while_partitions_move(url: str) -> None:
     """Each record is acknowledged once, and is there once, in the order of its producer."""
-    async with shared_store(url) as store, joined(store, 1) as (first, wire):
+    async with open_store(url) as store, joined(store, 1) as (first, wire):
         await wire.create("t", COUNT)
         gateways = {1: first}
         written: dict[int, list[bytes]] = {index: [] for index in range(COUNT)}
@@ -155,7 +155,7 @@ async def test_what_is_on_its_way_while_partitions_move(url: str) -> None:
 
 
 async def test_a_producer_is_known_where_its_partition_has_moved(url: str) -> None:
-    async with shared_store(url) as store, joined(store, 1) as (_, wire):
+    async with open_store(url) as store, joined(store, 1) as (_, wire):
         await wire.create("t", COUNT)
         producer_id = await wire.producer_id()
         for index in range(COUNT):
@@ -172,7 +172,7 @@ async def test_a_producer_is_known_where_its_partition_has_moved(url: str) -> No
 
 
 async def test_fetches_that_wait_are_told_who_leads(url: str) -> None:
-    async with shared_store(url) as store, joined(store, 1) as (first, wire):
+    async with open_store(url) as store, joined(store, 1) as (first, wire):
         await wire.create("t", COUNT)
         for index in range(COUNT):
             await wire.produce("t", batch_of(b"a"), index)
@@ -197,7 +197,7 @@ async def test_fetches_that_wait_are_told_who_leads(url: str) -> None:
 
 async def test_one_that_has_failed_is_evicted(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(eviction, "_LOOK_S", 0.02)
-    async with shared_store(url) as store, joined(store, 1) as (first, wire):
+    async with open_store(url) as store, joined(store, 1) as (first, wire):
         await wire.create("t", COUNT)
         second = Gateway(store, listen=None, config={"node.id": 2})
         await second.start()
@@ -217,7 +217,7 @@ async def test_one_that_has_failed_is_evicted(url: str, monkeypatch: pytest.Monk
 async def test_what_another_gateway_has_led_meanwhile_is_opened_anew(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It joined and left before this one had heard of either."""
     monkeypatch.setattr(releases, "CLAIM_S", 0.05)
-    async with shared_store(url) as store, joined(store, 1) as (first, wire):
+    async with open_store(url) as store, joined(store, 1) as (first, wire):
         await wire.create("t", COUNT)
         for index in range(COUNT):
             assert (await wire.produce("t", batch_of(b"a"), index)).base_offset == 0
@@ -243,7 +243,7 @@ async def test_what_another_gateway_has_led_meanwhile_is_opened_anew(url: str, m
 
 
 async def test_an_epoch_that_rises_because_generations_are_forgotten(url: str) -> None:
-    async with shared_store(url) as store, joined(store, 1) as (first, wire):
+    async with open_store(url) as store, joined(store, 1) as (first, wire):
         await wire.create("t", COUNT)
         for index in range(COUNT):
             assert (await wire.produce("t", batch_of(b"a"), index)).base_offset == 0

@@ -18,7 +18,7 @@ from kclient.htp import ConflictError, open_store
 from kclient.htp.port import Manager
 from tests.all_rows import scan_all
 from tests.gateway_wire import batch_of
-from tests.unit.gateway_cluster.together import joined, shared_store
+from tests.unit.gateway_cluster.together import joined
 from tests.unit.gateway_cluster.two_gateways import until
 
 pytestmark = pytest.mark.anyio
@@ -29,7 +29,7 @@ TOPIC_ID = bytes(range(16))
 async def test_the_index_of_a_shared_topic_moves_with_it(url: str) -> None:
     """Whoever leads it next reads no message again."""
     names = [f"t{number}" for number in range(8)]
-    async with shared_store(url) as store, joined(store, 1, mapping="virtual") as (first, wire):
+    async with open_store(url) as store, joined(store, 1, mapping="virtual") as (first, wire):
         for name in names:
             await wire.create(name, 2)
             for index in (0, 1, 0):
@@ -53,7 +53,7 @@ async def test_the_index_of_a_shared_topic_moves_with_it(url: str) -> None:
 
 async def test_a_topic_that_another_gateway_has_deleted_keeps_no_rows(url: str) -> None:
     """Though its leader, which does not know yet, writes a checkpoint, and hands it over."""
-    async with shared_store(url) as store, joined(store, 1) as (first, wire), joined(store, 2) as (second, other):
+    async with open_store(url) as store, joined(store, 1) as (first, wire), joined(store, 2) as (second, other):
         await until(lambda: len(first.parts.generations.current.newest.members) == 2)
         await wire.create("t", 8)
         await until(lambda: second.parts.topics.get("t") is not None)
@@ -146,7 +146,7 @@ async def test_one_that_was_always_alone_expects_nothing(url: str) -> None:
 
 async def test_checkpoints_that_were_read_ahead_are_forgotten_when_another_joins(url: str) -> None:
     """It may write others."""
-    async with shared_store(url) as store:
+    async with open_store(url) as store:
         async with joined(store, 1) as (_, wire):
             await wire.create("t", 8)
             for index in range(8):

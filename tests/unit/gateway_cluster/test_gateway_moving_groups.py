@@ -11,10 +11,11 @@ from kclient.gateway.assignment import fingerprint
 from kclient.gateway.assignment.rendezvous import chosen
 from kclient.gateway.rows.keys import INTENTS, intent_key
 from kclient.gateway.rows.topics import IntentRow
+from kclient.htp import open_store
 from kclient.protocol import messages as m
 from tests.all_rows import scan_all
 from tests.gateway_wire import Wire, batch_of, connect
-from tests.unit.gateway_cluster.together import joined, shared_store
+from tests.unit.gateway_cluster.together import joined
 from tests.unit.gateway_cluster.two_gateways import until
 
 pytestmark = pytest.mark.anyio
@@ -59,7 +60,7 @@ async def heartbeat(wire: Wire, group: str, member_id: str) -> int:
 
 async def test_members_and_offsets_stay_where_groups_move(url: str) -> None:
     config = {"group.initial.rebalance.delay.ms": 0}
-    async with shared_store(url) as store, joined(store, 1, config=config) as (first, wire):
+    async with open_store(url) as store, joined(store, 1, config=config) as (first, wire):
         await wire.create("t")
         members = {group: await member_of(wire, group) for group in GROUPS}
         for number, group in enumerate(GROUPS):
@@ -96,7 +97,7 @@ async def test_commits_of_groups_that_stay_meet_other_generations(url: str) -> N
         for group in (f"g{number}" for number in range(40))
         if all(chosen(fingerprint(b"group/" + group.encode()), [1, other]) == 1 for other in (2, 3))
     ]
-    async with shared_store(url) as store, joined(store, 1) as (first, wire):
+    async with open_store(url) as store, joined(store, 1) as (first, wire):
         await wire.create("t")
         going_on = True
 
@@ -119,7 +120,7 @@ async def test_commits_of_groups_that_stay_meet_other_generations(url: str) -> N
 async def test_what_a_gateway_has_left_is_finished_by_who_evicts_it(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """And what one that lives has under way is left alone."""
     monkeypatch.setattr(eviction, "_LOOK_S", 0.02)
-    async with shared_store(url) as store, joined(store, 1) as (first, wire):
+    async with open_store(url) as store, joined(store, 1) as (first, wire):
         second = Gateway(store, listen=None, config={"node.id": 2})
         await second.start()
         run = second.parts.identity.run
@@ -139,7 +140,7 @@ async def test_what_a_gateway_has_left_is_finished_by_who_evicts_it(url: str, mo
 
 async def test_topics_are_made_and_removed_by_any_gateway(url: str) -> None:
     async with (
-        shared_store(url) as store,
+        open_store(url) as store,
         joined(store, 1) as (first, wire),
         joined(store, 2) as (second, other),
     ):
