@@ -30,6 +30,7 @@ from kclient.protocol import messages as m
 from kclient.records import decode_records, iter_headers
 from tests.gateway_wire import Wire, batch_of, connect, produce_request
 from tests.simulation.inline_threads import START_S, Loop, run
+from tests.simulation.promises import Killed, answer_of, check_sequence, check_stored, connection, promise
 
 TOPIC = "t"
 PARTITIONS = 3
@@ -41,19 +42,6 @@ _WRITES = frozenset({
     "acquire", "bind", "commit", "create_domain", "create_topic", "delete_domain", "delete_topics", "release", "renew",
 })  # fmt: skip
 """Calls of the manager that need space."""
-
-
-class Violated(AssertionError):
-    """A promise was broken."""
-
-
-class _Killed(Exception):
-    """The process of a gateway has ended."""
-
-
-def promise(kept: bool, what: object) -> None:
-    if not kept:
-        raise Violated(what)
 
 
 class Disk:
@@ -159,10 +147,10 @@ class World:
         """Have a gateway closed, or killed."""
         if kind != "closed":
             node.reached.manager.reachable = False
-            node.gateway._supervisor.fail(_Killed())
+            node.gateway._supervisor.fail(Killed())
         if self.nodes.get(node.number) is node:
             del self.nodes[node.number]
-        with suppress(KafkaError, _Killed):
+        with suppress(KafkaError, Killed):
             await node.gateway.close(10.0 if kind == "closed" else 0.0)
         self.running.remove(node)
         process_memory.cache_clear()
@@ -217,23 +205,12 @@ class World:
             await trio.sleep(0.2)
             yield None
             return
-        wire = connect(node.gateway)
-        try:
+        async with connection(node.gateway) as wire:
             yield wire
-        finally:
-            with trio.CancelScope(shield=True), suppress(Exception):
-                await wire.aclose()
 
     async def answer(self, ask: Callable[[], Awaitable[Any]]) -> Any:
         """What a gateway answers; None if it does not."""
-        with trio.move_on_after(_PATIENCE_S):
-            try:
-                return await ask()
-            except Violated:
-                raise
-            except (AssertionError, KafkaError, OSError, trio.ClosedResourceError, trio.BrokenResourceError):
-                return None
-        return None
+        return await answer_of(ask, _PATIENCE_S)
 
     async def leader(self, partition: int) -> int | None:
         """Who leads, as any gateway says."""
@@ -394,18 +371,8 @@ class World:
     def _check(self, partition: int, stored: dict[int, bytes], epochs: list[int]) -> None:
         where = f"partition {partition}"
         promise(epochs == sorted(epochs), f"{where}: epochs go back: {epochs}")
-        for what, there in (("acknowledged", self.acked), ("read", self.seen)):
-            for offset, value in there[partition].items():
-                found = stored.get(offset)
-                promise(found == value, f"{where}: {value!r} was {what} at offset {offset}, where {found!r} is")
-        promise(list(stored) == list(range(len(stored))), f"{where}: offsets are missing, or not in order")
-        twice = Counter(stored.values()) - self.sent[partition]
-        promise(not twice, f"{where}: {dict(twice)} are stored twice, or were never sent")
-        last: dict[str, int] = {}
-        for value in stored.values():
-            name, _, number = value.decode().rpartition("-")
-            promise(int(number) == last.get(name, -1) + 1, f"{where}: {value!r} comes after {last.get(name)}")
-            last[name] = int(number)
+        check_stored(where, stored, self.acked[partition], self.seen[partition], self.sent[partition])
+        check_sequence(where, stored)
 
     async def run(self, times: int) -> None:
         try:

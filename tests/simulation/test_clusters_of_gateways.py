@@ -13,7 +13,8 @@ import pytest
 from kclient.gateway.assignment import Assigned, Generations
 from kclient.gateway.groups.moving import CoordinatorClaims, GroupMoves
 from kclient.gateway.log import PartitionLog
-from tests.simulation.cluster_world import Violated, live
+from tests.simulation.cluster_world import live
+from tests.simulation.promises import Violated
 from tests.simulation.seeds import blocks
 
 pytestmark = pytest.mark.filterwarnings("ignore")

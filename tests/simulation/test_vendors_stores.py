@@ -18,8 +18,9 @@ from kclient.gateway.extents import Enveloped, ExtentTopic
 from kclient.gateway.extents.fencing import LeaseGuard
 from kclient.gateway.ownership import HeldLease
 from kclient.gateway.server import RequestServer
+from tests.simulation.promises import Violated
 from tests.simulation.seeds import blocks
-from tests.simulation.vendor_world import Violated, live
+from tests.simulation.vendor_world import live
 
 MAPPINGS = ("domain", "multilevel", "broker")
 

@@ -9,7 +9,7 @@ has read is there.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from random import Random
@@ -25,23 +25,11 @@ from kclient.memory_ledger import process_memory
 from kclient.records import decode_records
 from tests.gateway_wire import Wire, batch_of, connect, produce_request
 from tests.simulation.inline_threads import START_S, Loop, run
+from tests.simulation.promises import Killed, answer_of, check_sequence, check_stored, connection, promise
 
 TOPIC = "t"
 PARTITIONS = 2
 _PATIENCE_S = 20.0
-
-
-class Violated(AssertionError):
-    """A promise was broken."""
-
-
-class _Killed(Exception):
-    """The process of a gateway has ended."""
-
-
-def promise(kept: bool, what: object) -> None:
-    if not kept:
-        raise Violated(what)
 
 
 class Node:
@@ -112,10 +100,10 @@ class World:
         if killed:
             node.store.manager.reachable = False
             node.store.broker.shut()
-            node.gateway._supervisor.fail(_Killed())
+            node.gateway._supervisor.fail(Killed())
         if node in self.nodes:
             self.nodes.remove(node)
-        with suppress(KafkaError, _Killed):
+        with suppress(KafkaError, Killed):
             await node.gateway.close(0.0 if killed else 5.0)
         self.running.remove(node)
         process_memory.cache_clear()
@@ -153,22 +141,12 @@ class World:
             await trio.sleep(0.2)
             yield None
             return
-        wire = connect(self.dice.choice(self.nodes).gateway)
-        try:
+        async with connection(self.dice.choice(self.nodes).gateway) as wire:
             yield wire
-        finally:
-            with trio.CancelScope(shield=True), suppress(Exception):
-                await wire.aclose()
 
-    async def answer(self, ask: Callable[[], Any]) -> Any:
+    async def answer(self, ask: Callable[[], Awaitable[Any]]) -> Any:
         """What a gateway answers; None if it does not."""
-        with trio.move_on_after(_PATIENCE_S):
-            try:
-                return await ask()
-            except (AssertionError, KafkaError, OSError, trio.ClosedResourceError, trio.BrokenResourceError) as error:
-                if isinstance(error, Violated):
-                    raise
-        return None
+        return await answer_of(ask, _PATIENCE_S)
 
     async def produce(self, name: str, partition: int, *, idempotent: bool) -> None:
         """Produce one batch after the other, until the gateways have taken over often enough."""
@@ -266,21 +244,8 @@ class World:
 
     def _check(self, partition: int, stored: dict[int, bytes]) -> None:
         where = f"partition {partition}"
-        for offset, value in self.acked[partition].items():
-            there = stored.get(offset)
-            promise(there == value, f"{where}: {value!r} was acknowledged at offset {offset}, where {there!r} is")
-        for offset, value in self.seen[partition].items():
-            there = stored.get(offset)
-            promise(there == value, f"{where}: {value!r} was read at offset {offset}, where {there!r} is")
-        promise(list(stored) == list(range(len(stored))), f"{where}: offsets are missing, or not in order")
-        twice = Counter(stored.values()) - self.sent[partition]
-        promise(not twice, f"{where}: {dict(twice)} are stored twice, or were never sent")
-        last: dict[str, int] = {}
-        for value in stored.values():
-            name, _, number = value.decode().rpartition("-")
-            if name.startswith("idempotent"):
-                promise(int(number) == last.get(name, -1) + 1, f"{where}: {value!r} comes after {last.get(name)}")
-                last[name] = int(number)
+        check_stored(where, stored, self.acked[partition], self.seen[partition], self.sent[partition])
+        check_sequence(where, stored, "idempotent")
         acked = [self.acked[partition][offset] for offset in sorted(self.acked[partition])]
         for name in {value.decode().rpartition("-")[0] for value in acked}:
             numbers = [int(value.decode().rpartition("-")[2]) for value in acked if value.startswith(name.encode())]

@@ -55,11 +55,12 @@ async def test_a_topic_that_another_gateway_has_deleted_keeps_no_rows(url: str) 
     """Though its leader, which does not know yet, writes a checkpoint, and hands it over."""
     async with open_store(url) as store, joined(store, 1) as (first, wire), joined(store, 2) as (second, other):
         await until(lambda: len(first.parts.generations.current.newest.members) == 2)
-        await wire.create("t", 8)
+        await wire.create("t", 32)  # so that each leads some
         await until(lambda: second.parts.topics.get("t") is not None)
         record = second.parts.topics.get("t")
         assert record is not None
-        led = [index for index in range(8) if second.parts.leadership.leads(record, index)]
+        await until(lambda: any(second.parts.leadership.leads(record, index) for index in range(32)))
+        led = [index for index in range(32) if second.parts.leadership.leads(record, index)]
         for index in led:
             assert (await other.produce("t", batch_of(b"a"), index)).error_code == 0
         partition = record.logs[led[0]]
