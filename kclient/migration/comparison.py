@@ -11,7 +11,7 @@ import anyio
 
 from kclient.errors import CorruptRecordError, KafkaError, OffsetOutOfRangeError
 from kclient.migration.source import Bounds, Fetched, SourceCluster
-from kclient.records import BatchHeader, check_batch, decode_records, iter_headers
+from kclient.records import HEADER_SIZE, BatchHeader, check_batch, decode_records, iter_headers
 from kclient.types import TopicPartition
 
 _FETCH_BYTES: Final = 4 << 20
@@ -22,6 +22,9 @@ _EMPTY: Final = 20
 """Answers without records in a row, after which comparing is given up."""
 _EPOCH: Final = slice(12, 16)
 """Where the leader epoch stands in a batch: each side has its own."""
+
+
+_PIECE: Final = 64 << 10
 
 
 @dataclass(slots=True)
@@ -52,9 +55,18 @@ class Batch(NamedTuple):
         return (
             self.header.base_offset == other.header.base_offset
             and self.header.length == other.header.length
+            and self.header.crc == other.header.crc
             and self.data[: _EPOCH.start] == other.data[: _EPOCH.start]
-            and self.data[_EPOCH.stop :] == other.data[_EPOCH.stop :]
+            and _equal(self.data[_EPOCH.stop :], other.data[_EPOCH.stop :])
         )
+
+
+def _equal(one: memoryview, other: memoryview) -> bool:
+    """Whether two views of the same length have the same bytes: comparing views themselves takes ten times as long."""
+    return all(
+        bytes(one[begin : begin + _PIECE]).startswith(other[begin : begin + _PIECE])
+        for begin in range(0, len(one), _PIECE)
+    )
 
 
 class SideReader:
@@ -289,8 +301,9 @@ class _Comparison:
     def _take_both(self, batch: Batch) -> None:
         self._theirs.take()
         self._ours.take()
+        # the checksum in the header, which was compared with the records, stands for them
         self.digest.update(batch.data[: _EPOCH.start])
-        self.digest.update(batch.data[_EPOCH.stop :])
+        self.digest.update(batch.data[_EPOCH.stop : HEADER_SIZE])
         self.records += 0 if batch.header.is_control else batch.header.count
 
     def _compare(self, theirs: tuple[Any, ...] | None, ours: tuple[Any, ...] | None) -> str | None:
