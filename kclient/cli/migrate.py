@@ -22,7 +22,7 @@ from kclient.htp.urls import split_options
 from kclient.inprocess import exists
 from kclient.migration.cutover import CutOver, CutOverRun
 from kclient.migration.following import Following, Sides, beside, both_sides
-from kclient.migration.mirror import Mirror
+from kclient.migration.mirror import LEAST_MEMORY, MEMORY, Mirror
 from kclient.migration.planning import Plan, make_plan
 from kclient.migration.source import SourceCluster, SourceTopic
 from kclient.migration.throttle import Throttle
@@ -147,14 +147,15 @@ def run(
     selected: TopicSelection,
     *,
     rate: float | None,
+    memory: int | None,
     until_caught_up: bool,
 ) -> int:
     """Mirror until a signal comes; 130 after Ctrl-C, 0 after SIGTERM, 1 if some topics could not be mirrored."""
     _check_store(store.address)
-    throttle = _throttle(rate)
+    throttle, memory = _throttle(rate), _memory(memory)
 
     async def work(sides: Sides, progress: MigrationProgress, stop: Callable[[Callable[[], None]], None]) -> int:
-        mirror = Mirror(sides.source, sides.target, selected, throttle=throttle(), note=progress.note)
+        mirror = Mirror(sides.source, sides.target, selected, throttle=throttle(), note=progress.note, memory=memory)
         stop(mirror.stop)
         await mirror.prepare()
         if store.listen is not None:
@@ -178,13 +179,14 @@ def cutover(
     active_groups: bool,
     records: bool,
     rate: float | None,
+    memory: int | None,
 ) -> int:
     """Have the store take over; 1 if producers were heard of afterwards, or the source could not be asked for them."""
     _check_store(store.address)
-    throttle = _throttle(rate)
+    throttle, memory = _throttle(rate), _memory(memory)
 
     async def work(sides: Sides, progress: MigrationProgress, stop: Callable[[Callable[[], None]], None]) -> int:
-        mirror = Mirror(sides.source, sides.target, selected, throttle=throttle(), note=progress.note)
+        mirror = Mirror(sides.source, sides.target, selected, throttle=throttle(), note=progress.note, memory=memory)
         await mirror.prepare()
         cut = CutOverRun(
             sides.source, sides.target, sides.clients, mirror,
@@ -277,6 +279,12 @@ def _throttle(rate: float | None) -> Callable[[], Throttle]:
     if rate is not None and not 0 < rate < float("inf"):
         raise UsageError(f"--max-bytes-per-second is a positive number, not {rate:g}")
     return lambda: Throttle(rate, anyio.current_time())
+
+
+def _memory(size: int | None) -> int:
+    if size is not None and size < LEAST_MEMORY:
+        raise UsageError(f"--max-memory is {LEAST_MEMORY} bytes at least, not {size}")
+    return MEMORY if size is None else size
 
 
 _Work = Callable[[Sides, MigrationProgress, Callable[[Callable[[], None]], None]], Awaitable[int]]

@@ -29,6 +29,12 @@ _Exclude = Annotated[
 _Rate = Annotated[
     float | None, typer.Option("--max-bytes-per-second", metavar="COUNT", help="Read no faster from the cluster.")
 ]
+_Memory = Annotated[
+    int | None,
+    typer.Option(
+        "--max-memory", metavar="BYTES", help="Have about so much of records in memory; 134217728 (128 MiB) if unsaid."
+    ),
+]
 _Listen = Annotated[
     str | None,
     typer.Option("--listen", metavar="HOST:PORT", help="Let clients read what was moved, while it runs."),
@@ -88,6 +94,7 @@ def run(
     pattern: _Pattern = None,
     exclude: _Exclude = None,
     rate: _Rate = None,
+    memory: _Memory = None,
     until_caught_up: Annotated[
         bool, typer.Option("--until-caught-up", help="End when everything is there that the cluster has.")
     ] = False,
@@ -107,8 +114,9 @@ def run(
         store, listen, advertise, durability, mapping, brokers, parse_config(gateway_config, "--gateway-config")
     )
     return migrate.run(
-        settings, store_options, migrate.selection(topics, pattern, exclude), rate=rate, until_caught_up=until_caught_up
-    )
+        settings, store_options, migrate.selection(topics, pattern, exclude), rate=rate, memory=memory,
+        until_caught_up=until_caught_up,
+    )  # fmt: skip
 
 
 @migrate_app.command(cls=Command)
@@ -152,6 +160,7 @@ def cutover(
     ] = False,
     ranges_only: _RangesOnly = False,
     rate: _Rate = None,
+    memory: _Memory = None,
     durability: _Durability = "synced",
     mapping: _Mapping = "domain",
     brokers: _Brokers = None,
@@ -167,5 +176,5 @@ def cutover(
     )
     return migrate.cutover(
         settings, store_options, migrate.selection(topics, pattern, exclude), quiet=quiet, timeout=timeout,
-        active_groups=allow_active_groups, records=not ranges_only, rate=rate,
+        active_groups=allow_active_groups, records=not ranges_only, rate=rate, memory=memory,
     )  # fmt: skip

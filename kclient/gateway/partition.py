@@ -20,6 +20,7 @@ from kclient.errors import (
     KafkaError,
     KafkaStorageError,
     NotLeaderOrFollowerError,
+    OutOfOrderSequenceError,
     PolicyViolationError,
     UnknownTopicOrPartitionError,
 )
@@ -47,6 +48,8 @@ from kclient.records.restamping import place_batch
 from kclient.types import Buffer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from kclient.gateway.append_memory import BrokerAppends
     from kclient.gateway.log_transactions import Verification
     from kclient.gateway.unit import Unit
@@ -280,24 +283,46 @@ class Partition(StoredPartition):
         if self.config.mirrored:
             raise PolicyViolationError(f"{mirrored(self.name)}, and is written and trimmed at its source")
 
-    def append_mirrored(self, batch: Buffer, header: BatchHeader) -> Append:
-        """Append one batch of the partition that this one mirrors, at the offsets that it has there.
+    def append_mirrored(self, batches: Sequence[tuple[Buffer, BatchHeader]]) -> Append:
+        """Append batches of the partition that this one mirrors, at the offsets that they have there; all or none.
 
-        Offsets before it that nothing has are taken by batches without records. It keeps its timestamps, its codec and
-        its producer; its leader epoch becomes this log's.
+        They are written at once. Offsets between them, and before the first, that nothing has are taken by batches
+        without records. They keep their timestamps, codecs and producers; their leader epoch becomes this log's.
 
         Args:
-            batch: The batch, whose checksum was compared; stamped in place where it can be.
-            header: Its header.
+            batches: One at least, in order, each with its header; their checksums were compared. They are stamped in
+                place where they can be, and copied if they have to wait.
+
+        Returns:
+            What becomes of the last one: it is durable when all are, and fails if one does.
 
         Raises:
             KafkaError: The partition is not open, or its topic mirrors none (any more).
-            OutOfOrderSequenceError: Something is there already at the batch's first offset.
+            OutOfOrderSequenceError: Something is there already at a batch's first offset; none was appended.
         """
-        self.skip_mirrored(header.base_offset)
-        append = self.log.prepare_mirrored(header, marker_of(batch, header, str(self)), self._wall_ms())
-        self._send_mirrored(append, writable(batch), header)
-        return append
+        self._check_mirrors()
+        log = self.log
+        place = log.next_offset
+        for _, header in batches:
+            if header.base_offset < place:
+                raise OutOfOrderSequenceError(
+                    f"a batch begins at offset {header.base_offset}, and the next one is {place}"
+                )
+            place = header.last_offset + 1
+        now_ms, name = self._wall_ms(), str(self)
+        appends: list[Append] = []
+        messages: list[bytearray | memoryview] = []
+        for batch, header in batches:
+            if header.base_offset != log.next_offset:
+                self._prepare_hole(header.base_offset, now_ms, appends, messages)
+            append = log.prepare_mirrored(header, marker_of(batch, header, name), now_ms)
+            append.crc = header.crc
+            message = writable(batch)
+            place_batch(message, append.base_offset, log.leader_epoch)
+            appends.append(append)
+            messages.append(message)
+        self._send_together(appends, messages)
+        return appends[-1]
 
     def skip_mirrored(self, end: int) -> Append | None:
         """Take all offsets before this one, which have no record at the source; None if they are taken.
@@ -305,23 +330,60 @@ class Partition(StoredPartition):
         Raises:
             KafkaError: The partition is not open, or its topic mirrors none (any more).
         """
+        self._check_mirrors()
+        appends: list[Append] = []
+        messages: list[bytearray | memoryview] = []
+        self._prepare_hole(end, self._wall_ms(), appends, messages)
+        if not appends:
+            return None
+        self._send_together(appends, messages)
+        return appends[-1]
+
+    def _check_mirrors(self) -> None:
         if self.state is not State.OPEN:
             raise NotLeaderOrFollowerError(f"{self} is not open")
         if not self.config.mirrored:
             raise PolicyViolationError(f"{self} mirrors no partition of another cluster (any more)")
-        append = None
+
+    def _prepare_hole(
+        self, end: int, now_ms: int, appends: list[Append], messages: list[bytearray | memoryview]
+    ) -> None:
+        """Have the offsets up to one taken by batches without records, which are added to what is to be sent."""
         for batch in fillers(self.log.next_offset, end):
             header = read_header(batch)
-            append = self.log.prepare_mirrored(header, None, self._wall_ms())
-            self._send_mirrored(append, batch, header)
-            if append.error is not None:
-                raise append.error
-        return append
+            append = self.log.prepare_mirrored(header, None, now_ms)
+            append.crc = header.crc
+            place_batch(batch, append.base_offset, self.log.leader_epoch)
+            appends.append(append)
+            messages.append(batch)
 
-    def _send_mirrored(self, append: Append, batch: bytearray | memoryview, header: BatchHeader) -> None:
-        append.crc = header.crc
-        place_batch(batch, append.base_offset, self.log.leader_epoch)
-        self._send(append, batch)
+    def _send_together(self, appends: list[Append], messages: list[bytearray | memoryview]) -> None:
+        """Send what was prepared in one call of the store, or, where it has to wait, a copy one after the other.
+
+        What is sent may be part of much larger a buffer, which is not to be kept for it.
+        """
+        sent = None
+        if self.direct is not None and not self._sending:
+            try:
+                sent = self.direct.send_nowait(messages)
+            except OutcomeUnknownError as error:
+                self._stop(appends[0], error)
+                return
+            except HtpError as error:
+                self._fail(appends[0], error)
+                return
+        if sent is None:
+            for append, message in zip(appends, messages, strict=True):
+                self._send_later(append, bytearray(message))
+            return
+        for append in appends:
+            self.log.stored(append)
+            append.tell()
+        sent.on_synced(partial(self._synced_together, appends[0], appends[-1]))
+        self._count_more()
+
+    def _synced_together(self, first: Append, last: Append, error: BaseException | None) -> None:
+        self._synced(last if error is None else first, error)
 
     def append_end(self, producer_id: int, producer_epoch: int, marker: EndMarker) -> Append:
         """Append the control record that ends a transaction; only to an open partition.

@@ -1,14 +1,15 @@
 """The mirror: follows topics of a cluster, batch by batch, until it is told to stop.
 
 How far it has come only the store knows: where a partition's log ends there, its mirror goes on. So it may be killed at
-any time. Each broker has a task of its own, so that one that is slow or gone holds up nobody else. Nor does a disk of
-the store that hangs: a partition whose records are not durable within a second is fetched on when they are.
+any time. Each broker has tasks of its own, so that one that is slow or gone holds up nobody else. Nor does a disk of
+the store that hangs: a partition several of whose answers are not durable is fetched on when they are.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -21,8 +22,10 @@ from kclient.errors import (
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
+from kclient.gateway.append import AppendState
 from kclient.gateway.partition_states import State
 from kclient.migration.errors import MigrationError
+from kclient.migration.missing import SURE, MissingOffsets
 from kclient.migration.source import (
     PARTITION_BYTES,
     RESPONSE_BYTES,
@@ -33,27 +36,34 @@ from kclient.migration.source import (
     topics_of,
 )
 from kclient.migration.states import MirroredPartition, MirroredTopic
-from kclient.migration.target import Appended, Target, conflict, durable, refused_settings
+from kclient.migration.target import Appended, Found, Target, conflict, durable, find_batches, refused_settings
 from kclient.migration.throttle import Throttle
-from kclient.records import CURRENT_MAGIC, iter_headers
+from kclient.records import CURRENT_MAGIC
 from kclient.types import TopicPartition
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
     from kclient.cluster.metadata import ClusterSnapshot
+    from kclient.gateway.partition import Partition
 
 REFRESH_S: Final = 10.0
 """After so many seconds it is looked for new topics and partitions, and for those that have gone."""
 _RETRY_S: Final = 0.5
 """After so many seconds what has failed is tried again."""
 _IDLE_S: Final = 0.2
-_LOOKING_UP_S: Final = 2.0
-"""Others of the broker wait meanwhile."""
 _PATIENCE_S: Final = 1.0
 """So long others of the broker wait until what was appended is durable."""
-_SURE: Final = 3
-"""So often a broker must have nothing before that counts, or send what is damaged."""
+MEMORY: Final = 128 << 20
+"""Bytes of records in memory, if nothing else is said."""
+LEAST_MEMORY: Final = 4 << 20
+_LANES: Final = 2
+"""Requests that each broker is sent at a time: it answers one while what another was answered with is received, and
+appended. Each is for some of the partitions, always the same."""
+_RESPONSES: Final = 2 * _LANES
+"""So many answers of a broker are in memory: of each request, that one that is appended, and that which follows."""
+_SETTLING: Final = 4
+"""So many answers of a partition may be appended and not durable: they are synced while others are appended."""
 _PASSING: Final = (UnknownTopicOrPartitionError, UnknownTopicIdError, InconsistentTopicIdError)
 
 
@@ -67,6 +77,11 @@ class Mirror:
         throttle: How fast; as fast as possible by default.
         note: Is told in a sentence what people should know.
         refresh: Seconds between two looks for new topics and partitions.
+        memory: Bytes of records that may be in memory, about, while they arrive and are appended, all brokers together;
+            a batch that is larger than its share is moved all the same.
+
+    Raises:
+        ValueError: The memory is less than `LEAST_MEMORY`.
     """
 
     def __init__(
@@ -78,13 +93,19 @@ class Mirror:
         throttle: Throttle | None = None,
         note: Callable[[str], object] = lambda _: None,
         refresh: float = REFRESH_S,
+        memory: int = MEMORY,
     ) -> None:
+        if memory < LEAST_MEMORY:
+            raise ValueError(f"memory is {LEAST_MEMORY} bytes at least, not {memory}")
         self._source = source
         self._target = target
         self._selects = selects
         self._throttle = throttle or Throttle(None, 0.0)
         self._note = note
         self._refresh = refresh
+        self._memory = memory
+        self.queued: int = 0
+        """Bytes that the store has not taken yet."""
         self._cluster_id = ""
         self.topics: dict[str, MirroredTopic] = {}
         """What is mirrored, by name."""
@@ -93,8 +114,11 @@ class Mirror:
         self._told: dict[str, str] = {}
         self._failure: Exception | None = None
         self._working: set[int] = set()
-        """Brokers that have a task."""
+        """Brokers that have tasks."""
+        self._made = 0
+        """Partitions that have been added."""
         self._turns = 0
+        self._missing: MissingOffsets = MissingOffsets(source, target, self._tell, note, refresh)
         self._look_now = anyio.Event()
         self._stop = anyio.Event()
         self._tasks: TaskGroup | None = None
@@ -146,7 +170,10 @@ class Mirror:
         for number in range(len(topic.partitions), topic.source.partitions):
             partition = self._target.partition(topic.record, number)
             partition.open_soon()
-            topic.partitions.append(MirroredPartition(TopicPartition(topic.name, number), partition))
+            lane, self._made = self._made % _LANES, self._made + 1
+            topic.partitions.append(
+                MirroredPartition(TopicPartition(topic.name, number), partition, topic.source.topic_id, lane)
+            )
 
     # Running
 
@@ -180,7 +207,8 @@ class Mirror:
     def _begin_workers(self, tasks: TaskGroup) -> None:
         for node_id in self._source.snapshot.nodes.keys() - self._working:
             self._working.add(node_id)
-            tasks.start_soon(self._guarded, self._work, node_id)
+            for lane in range(_LANES):
+                tasks.start_soon(self._guarded, self._work, node_id, lane)
 
     @property
     def lag(self) -> int | None:
@@ -295,36 +323,41 @@ class Mirror:
 
     # One broker
 
-    async def _work(self, node_id: int) -> None:
+    async def _work(self, node_id: int, lane: int) -> None:
         ahead: dict[TopicPartition, Fetched] | None = None
+        settling: deque[list[anyio.Event]] = deque()
         while True:
-            fetched = ahead if ahead is not None else await self._fetch(node_id, {})
+            fetched = ahead if ahead is not None else await self._fetch(node_id, lane, {})
             ahead = None
             if fetched:
-                following = self._following(fetched)
+                found = {tp: await find_batches(answer.records) for tp, answer in fetched.items()}
+                following = self._following(fetched, found)
                 if following is None:
-                    await self._take(fetched)
+                    await self._take(fetched, found, settling)
                 else:
-                    ahead = await self._take_and_fetch(node_id, fetched, following)
+                    ahead = await self._take_and_fetch(node_id, lane, fetched, found, following, settling)
 
-    async def _fetch(self, node_id: int, following: Mapping[TopicPartition, int]) -> dict[TopicPartition, Fetched]:
+    async def _fetch(
+        self, node_id: int, lane: int, following: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, Fetched]:
         """What a broker has of its partitions: nothing where it failed, or there are none.
 
         Args:
             node_id: The broker.
+            lane: Of the partitions.
             following: Where to go on with partitions of which something is being appended.
         """
         about = f"node {node_id}"
-        offsets, ids = self._due(node_id, following)
+        offsets, ids, opening = self._due(node_id, lane, following)
         if not offsets:
-            await anyio.sleep(_IDLE_S)
+            await self._idle(opening)
             return {}
         if (delay := self._throttle.delay(anyio.current_time())) > 0:
             await anyio.sleep(delay)
-        most = self._throttle.most
+        size = self._throttle.most(min(RESPONSE_BYTES, self._memory // (_RESPONSES * max(len(self._working), 1))))
         try:
             fetched = await self._source.fetch(
-                node_id, offsets, ids, response_bytes=most(RESPONSE_BYTES), partition_bytes=most(PARTITION_BYTES)
+                node_id, offsets, ids, lane=lane, response_bytes=size, partition_bytes=min(size, PARTITION_BYTES)
             )
         except KafkaError as error:
             if not error.retriable:
@@ -338,70 +371,82 @@ class Mirror:
         return fetched
 
     @staticmethod
-    def _following(fetched: Mapping[TopicPartition, Fetched]) -> dict[TopicPartition, int] | None:
+    async def _idle(opening: list[Partition]) -> None:
+        """Nothing can be asked for: wait a moment, or until what is being opened is open."""
+        with anyio.move_on_after(_IDLE_S):
+            with suppress(KafkaError):
+                for partition in opening:
+                    await partition.ready()
+            if any(partition.state is not State.OPEN for partition in opening) or not opening:
+                await anyio.sleep(_IDLE_S)
+
+    @staticmethod
+    def _following(
+        fetched: Mapping[TopicPartition, Fetched], found: Mapping[TopicPartition, Found]
+    ) -> dict[TopicPartition, int] | None:
         """The offsets behind what has come, if something has come of each partition: else nothing is fetched ahead."""
         following: dict[TopicPartition, int] = {}
         for tp, answer in fetched.items():
-            if answer.error is not None:
+            _, batches, damage = found[tp]
+            if answer.error is not None or damage is not None or not batches:
                 return None
-            try:
-                last = deque(iter_headers(answer.records), maxlen=1)
-            except CorruptRecordError:
+            last = batches[-1][1]
+            if last.magic != CURRENT_MAGIC:
                 return None
-            if not last or last[0][1].magic != CURRENT_MAGIC:
-                return None
-            following[tp] = last[0][1].next_offset
+            following[tp] = last.next_offset
         return following
 
     async def _take_and_fetch(
-        self, node_id: int, fetched: dict[TopicPartition, Fetched], following: dict[TopicPartition, int]
+        self,
+        node_id: int,
+        lane: int,
+        fetched: dict[TopicPartition, Fetched],
+        found: dict[TopicPartition, Found],
+        following: dict[TopicPartition, int],
+        settling: deque[list[anyio.Event]],
     ) -> dict[TopicPartition, Fetched]:
-        """Append what has come, and fetch what follows on it meanwhile."""
+        """As `_take`, and what follows on what has come, which is fetched meanwhile."""
         ahead: dict[TopicPartition, Fetched] = {}
         failures: list[Exception] = []
 
         async def fetch() -> None:
             try:
-                ahead.update(await self._fetch(node_id, following))
+                ahead.update(await self._fetch(node_id, lane, following))
             except Exception as error:  # noqa: BLE001  (raised below, outside of the group, which would wrap it)
                 failures.append(error)
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(fetch)
             try:
-                await self._take(fetched)
+                await self._take(fetched, found, settling)
             except Exception as error:  # noqa: BLE001  (the same)
                 failures.append(error)
                 tasks.cancel_scope.cancel()
         if failures:
             raise failures[0]
-        # where something could not be appended, what follows on it is fetched again later
-        return {
-            tp: answer
-            for tp, answer in ahead.items()
-            if tp not in following or self._may_follow(self._state(tp), following[tp])
-        }
-
-    @staticmethod
-    def _may_follow(state: MirroredPartition, offset: int) -> bool:
-        return state.position == offset and not state.settling
+        return ahead
 
     def _state(self, tp: TopicPartition) -> MirroredPartition:
         return self.topics[tp.topic].partitions[tp.partition]
 
     def _due(
-        self, node_id: int, following: Mapping[TopicPartition, int]
-    ) -> tuple[dict[TopicPartition, int], dict[str, bytes]]:
-        """What to ask a broker for: offsets by partition, and the topics' ids; `following` as for `_fetch`."""
+        self, node_id: int, lane: int, following: Mapping[TopicPartition, int]
+    ) -> tuple[dict[TopicPartition, int], dict[str, bytes], list[Partition]]:
+        """What to ask a broker for: offsets by partition, and the topics' ids; `following` as for `_fetch`.
+
+        And what cannot be asked for yet, since it is being opened.
+        """
         snapshot, now = self._source.snapshot, anyio.current_time()
         due: list[MirroredPartition] = []
+        opening: list[Partition] = []
         for state in self.states():
-            if state.retry_at > now or snapshot.leader_id(state.tp) != node_id:
+            if state.lane != lane or state.retry_at > now or snapshot.leader_id(state.tp) != node_id:
                 continue
-            if state.settling and state.tp not in following:
+            if state.settling >= _SETTLING:
                 continue
             if state.partition.state is not State.OPEN:
                 self._open(state)
+                opening.append(state.partition)
                 continue
             if self._has_lost(state):
                 continue
@@ -414,7 +459,7 @@ class Mirror:
             begin = self._turns % len(due)
             due = due[begin:] + due[:begin]
         ids = {state.tp.topic: self.topics[state.tp.topic].source.topic_id for state in due}
-        return {state.tp: following.get(state.tp, state.position) for state in due}, ids
+        return {state.tp: following.get(state.tp, state.position) for state in due}, ids, opening
 
     def _has_lost(self, state: MirroredPartition) -> bool:
         """Whether the store has lost the end of a partition: it gives none of those offsets again."""
@@ -434,31 +479,52 @@ class Mirror:
             self._look_now.set()
         state.partition.open_soon()
 
-    async def _take(self, fetched: dict[TopicPartition, Fetched]) -> None:
-        """Append what a broker has sent, and wait until it is durable, but for a disk that hangs."""
-        settled: list[anyio.Event] = []
+    async def _take(
+        self,
+        fetched: dict[TopicPartition, Fetched],
+        found: dict[TopicPartition, Found],
+        settling: deque[list[anyio.Event]],
+    ) -> None:
+        """Append what a broker has sent, and wait until not too much is not durable yet, but for a disk that hangs.
+
+        `settling` has for each answer, the oldest first, what tells of its partitions that they are durable.
+        """
+        made_durable: list[anyio.Event] = []
         for tp, answer in fetched.items():
             state = self._state(tp)
+            if answer.asked > state.position or state.settling >= _SETTLING:
+                continue  # what it follows on could not be stored, or not yet: it is asked for again
+            if self.queued >= self._memory and state.partition.queues:
+                state.retry_at = anyio.current_time() + _RETRY_S  # the disks of others take what they get
+                continue
             if answer.error is not None:
                 settles = await self._refused(state, answer.error)
             else:
                 state.source = Bounds(answer.start, answer.end, answer.stable)
-                made = await self._append(state, answer)
+                made = await self._append(state, answer, found[tp])
                 settles = None if made is None else (made, state.source)
             if settles is not None:
-                settled.append(self._settle_soon(state, *settles))
-        with anyio.move_on_after(_PATIENCE_S):
-            for each in settled:
-                await each.wait()
+                made_durable.append(self._settle_soon(state, *settles))
+        settling.append(made_durable)
+        if len(settling) == _SETTLING:
+            oldest = settling.popleft()
+            with anyio.move_on_after(_PATIENCE_S):
+                for each in oldest:
+                    await each.wait()
 
     def _settle_soon(self, state: MirroredPartition, made: Appended, source: Bounds) -> anyio.Event:
-        """Have what was appended to a partition settled in a task of its own; it is fetched no more meanwhile."""
+        """Have what was appended to a partition settled in a task of its own."""
         assert self._tasks is not None
-        over, state.settling = anyio.Event(), True
-        self._tasks.start_soon(self._guarded, self._settle, state, made, source, over)
+        over = anyio.Event()
+        state.settling += 1
+        queued = made.size if made.last is not None and made.last.state < AppendState.STORED else 0
+        self.queued += queued
+        self._tasks.start_soon(self._guarded, self._settle, state, made, source, queued, over)
         return over
 
-    async def _settle(self, state: MirroredPartition, made: Appended, source: Bounds, over: anyio.Event) -> None:
+    async def _settle(
+        self, state: MirroredPartition, made: Appended, source: Bounds, queued: int, over: anyio.Event
+    ) -> None:
         """Until what was appended is durable, and the log begins where its source does."""
         try:
             if made.last is not None:
@@ -467,26 +533,30 @@ class Mirror:
                 state.size += made.size
             if source.start > state.partition.log.start_offset:
                 await state.partition.trim(source.start)
-            state.source = source
+            if state.source is None or state.source.end < source.end:  # else a later answer has told more
+                state.source = source
         except KafkaError as error:
             self._failed(state, error)
         finally:
-            state.settling = False
+            state.settling -= 1
+            self.queued -= queued
             over.set()
 
-    async def _append(self, state: MirroredPartition, answer: Fetched) -> Appended | None:
+    async def _append(self, state: MirroredPartition, answer: Fetched, found: Found) -> Appended | None:
         """Append what came of one partition; None if that failed."""
         try:
-            made = await self._target.append(state.partition, answer.records)
+            made = await self._target.append(state.partition, found)
             if made.last is not None:
                 state.empty = state.damaged = 0
             elif answer.end > state.position:
-                made = await self._found_nothing(state, answer) or made
+                made = (
+                    await self._missing.found_nothing(state, answer, remote=self.topics[state.tp.topic].remote) or made
+                )
             else:
                 state.empty = 0
         except CorruptRecordError as error:
             state.damaged += 1
-            if state.damaged >= _SURE:
+            if state.damaged >= SURE:
                 state.problem = (
                     f"{state.tp} is mirrored up to offset {state.position - 1} only: what the source has there is "
                     f"damaged. {error} Delete the records up to there at the source (kafka-delete-records) to go on"
@@ -499,53 +569,6 @@ class Mirror:
             return None
         self._is_well(str(state.tp))
         return made
-
-    async def _found_nothing(self, state: MirroredPartition, answer: Fetched) -> Appended | None:
-        """A broker sends nothing though the partition's end is further on: what was there may be compacted away."""
-        state.empty += 1
-        if state.empty <= _SURE or len(answer.records):
-            return None
-        state.empty = 0
-        if self.topics[state.tp.topic].remote:
-            why = "its remote storage does not answer"
-        else:
-            try:
-                if await self._is_hole(state, answer.start):
-                    return self._target.skip(state.partition, answer.end)
-                why = "it does not show that it can read the partition"
-            except KafkaError as error:
-                why = str(error)
-        state.retry_at = anyio.current_time() + self._refresh
-        self._tell(
-            str(state.tp),
-            f"{state.tp}: the source sends nothing from offset {state.position} on, though it goes up to {answer.end}: "
-            f"{why}. It is tried again",
-        )
-        return None
-
-    async def _is_hole(self, state: MirroredPartition, start: int) -> bool:
-        """Whether a broker that sends nothing of a partition can read it: else there may be records all the same.
-
-        A gateway's store may not answer at the moment, or there is no memory to read into.
-        """
-        if start < state.position and await self._reads(state, start):
-            return not await self._reads(state, state.position) and await self._reads(state, start)
-        # nothing at all is known to be there: looking up the first timestamp means reading, too
-        return (await self._source.list_offsets({state.tp: 0}, timeout=_LOOKING_UP_S))[state.tp] is None
-
-    async def _reads(self, state: MirroredPartition, offset: int) -> bool:
-        """Whether there is a batch from an offset on."""
-        leader = self._source.snapshot.leader_id(state.tp)
-        if leader is None:
-            return False
-        topic = self.topics[state.tp.topic].source
-        asked = await self._source.fetch(
-            leader, {state.tp: offset}, {topic.name: topic.topic_id}, response_bytes=1, partition_bytes=1
-        )
-        answer = asked[state.tp]
-        if answer.error is not None:
-            raise answer.error
-        return len(answer.records) > 0
 
     def _failed(self, state: MirroredPartition, error: KafkaError) -> None:
         """The store did not take something; what was not stored is asked for again."""
@@ -562,7 +585,7 @@ class Mirror:
         state.retry_at = anyio.current_time() + _RETRY_S
         if isinstance(error, OffsetOutOfRangeError):
             try:
-                return await self._out_of_range(state)
+                return await self._missing.out_of_range(state)
             except KafkaError as failure:
                 self._tell(str(state.tp), f"{state.tp}: where it begins is not known, it is asked again: {failure}")
         elif isinstance(error, _PASSING):  # it may have been deleted, or the broker does not know it yet
@@ -572,26 +595,4 @@ class Mirror:
         else:
             state.problem = f"{state.tp} is mirrored up to offset {state.position - 1} only: {error}"
             self._tell(str(state.tp), state.problem)
-        return None
-
-    async def _out_of_range(self, state: MirroredPartition) -> tuple[Appended, Bounds] | None:
-        """The source has nothing (any more) at the offset that is next."""
-        bounds = (await self._source.bounds([state.tp]))[state.tp]
-        there = state.partition.log.next_offset
-        if bounds.end < there:
-            state.problem = (
-                f"{state.tp} ends at offset {bounds.end} at the source, and the store has it up to {there}: the source "
-                "has lost records (an unclean leader election), or the topic was made anew. Delete the topic in the "
-                "store to mirror it from its beginning"
-            )
-            self._tell(str(state.tp), state.problem)
-        elif bounds.start > there:
-            if there > 0:
-                self._note(
-                    f"{state.tp}: the source has deleted the offsets {there} to {bounds.start - 1} before they were "
-                    "moved (retention, or a deletion of records): they are not in the store either"
-                )
-            state.begin, state.retry_at = bounds.start, 0.0
-            if bounds.start >= bounds.end:
-                return self._target.skip(state.partition, bounds.start), bounds
         return None

@@ -28,9 +28,9 @@ from kclient.types import Buffer, TopicPartition
 
 M = TypeVar("M", bound=ApiMessage)
 
-RESPONSE_BYTES: Final = 16 << 20
+RESPONSE_BYTES: Final = 32 << 20
 """Bytes of one response, at most, beside what a single batch takes."""
-PARTITION_BYTES: Final = 2 << 20
+PARTITION_BYTES: Final = 8 << 20
 """And of one partition in it."""
 WAIT_MS: Final = 500
 """How long a broker waits for news, in milliseconds."""
@@ -75,6 +75,8 @@ class Fetched(NamedTuple):
     """The high watermark; -1 with an error."""
     stable: int
     """The last stable offset; -1 with an error."""
+    asked: int
+    """From which offset on it was asked for."""
 
 
 class SourceCluster(Admin):
@@ -156,6 +158,7 @@ class SourceCluster(Admin):
         offsets: Mapping[TopicPartition, int],
         topic_ids: Mapping[str, bytes],
         *,
+        lane: int = 0,
         wait_ms: int = WAIT_MS,
         response_bytes: int = RESPONSE_BYTES,
         partition_bytes: int = PARTITION_BYTES,
@@ -166,6 +169,7 @@ class SourceCluster(Admin):
             node_id: The broker.
             offsets: Where to begin in each partition.
             topic_ids: The topics' ids: from a namesake nothing is read, if the broker knows ids.
+            lane: A number: requests of different ones do not wait for one another.
             wait_ms: Milliseconds that the broker waits for the first byte.
             response_bytes: Bytes of all of them, at most, but for the first batch.
             partition_bytes: Bytes of one of them, at most, but for the first batch.
@@ -174,7 +178,7 @@ class SourceCluster(Admin):
             KafkaError: The broker did not answer, or refused the whole request.
         """
         self._check()
-        connection = await self._cluster.connection(node_id, "mirror")
+        connection = await self._cluster.connection(node_id, f"mirror {lane}")
         with_ids = all(topic_ids[tp.topic] != ZERO_ID for tp in offsets)
         last = None if with_ids else _LAST_WITH_NAMES
         version = version_for(connection, FetchRequest, last)
@@ -202,11 +206,11 @@ class SourceCluster(Admin):
                 if tp in offsets:
                     found[tp] = Fetched(
                         failure(data.error_code, str(tp)), data.records or b"",
-                        data.log_start_offset, data.high_watermark, data.last_stable_offset,
+                        data.log_start_offset, data.high_watermark, data.last_stable_offset, offsets[tp],
                     )  # fmt: skip
         for tp in offsets.keys() - found.keys():
             missing = BrokerConnectionError(f"{tp}: node {node_id} did not answer for it")
-            found[tp] = Fetched(missing, b"", -1, -1, -1)
+            found[tp] = Fetched(missing, b"", -1, -1, -1, offsets[tp])
         return found
 
     async def ask(

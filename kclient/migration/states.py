@@ -17,6 +17,10 @@ class MirroredPartition:
     tp: TopicPartition
     partition: Partition
     """Where to."""
+    topic_id: bytes
+    """Of its topic at the source."""
+    lane: int = 0
+    """Which of the requests to its broker it is asked for with."""
     source: Bounds | None = None
     """Where it begins and ends at the source, as a broker has told last."""
     records: int = 0
@@ -33,8 +37,8 @@ class MirroredPartition:
     """How often in turn a broker had nothing for it, though its end is further on."""
     damaged: int = 0
     """How often in turn what came was damaged."""
-    settling: bool = False
-    """Whether what was appended is not durable yet, or the log not trimmed as far as its source is."""
+    settling: int = 0
+    """How many answers are not durable yet, or the log not trimmed as far as its source was then."""
 
     @property
     def position(self) -> int:

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import anyio
 import anyio.lowlevel
 
-from kclient.errors import CorruptRecordError, KafkaError
+from kclient.errors import CorruptRecordError, KafkaError, KafkaStorageError
 from kclient.gateway import Gateway
 from kclient.gateway.append import Append, AppendState
 from kclient.gateway.config import check_topic_overrides
@@ -18,11 +18,16 @@ from kclient.gateway.topics.names import check_name
 from kclient.gateway.topics.record import TopicRecord
 from kclient.migration.errors import MigrationError
 from kclient.migration.source import SourceTopic
-from kclient.records import CURRENT_MAGIC, BatchHeader, check_batch, iter_headers, up_convert
+from kclient.records import CURRENT_MAGIC, BatchHeader, iter_headers, up_convert
+from kclient.records.headers import check_found
 from kclient.types import Buffer
 
-_AT_ONCE: Final = 256 << 10
-"""Bytes that are appended before others have their turn."""
+_AT_ONCE: Final = 2 << 20
+"""Bytes, or a batch more, that are appended in one write, before others have their turn."""
+_BATCHES_AT_ONCE: Final = 256
+"""And batches."""
+_HEADERS_AT_ONCE: Final = 1024
+"""Headers that are read before others have their turn."""
 
 
 class Appended(NamedTuple):
@@ -33,6 +38,30 @@ class Appended(NamedTuple):
     records: int
     size: int
     """Bytes of all batches."""
+
+
+class Found(NamedTuple):
+    """The batches in what a broker has sent."""
+
+    data: memoryview
+    batches: list[tuple[int, BatchHeader]]
+    """Where each begins, and its header; one that is cut off is left out. No checksum was compared yet."""
+    damage: CorruptRecordError | None
+    """Why those that follow cannot be told apart."""
+
+
+async def find_batches(data: Buffer) -> Found:
+    """Look for the batches in what a broker has sent."""
+    view = memoryview(data)
+    batches: list[tuple[int, BatchHeader]] = []
+    try:
+        for each in iter_headers(view):
+            batches.append(each)
+            if len(batches) % _HEADERS_AT_ONCE == 0:
+                await anyio.lowlevel.checkpoint()
+    except CorruptRecordError as error:
+        return Found(view, batches, error)
+    return Found(view, batches, None)
 
 
 class Target:
@@ -84,37 +113,57 @@ class Target:
         """A partition of a mirror. Raises `KafkaError` where there is none."""
         return self._parts.partitions.check(record, number)
 
-    async def append(self, partition: Partition, batches: Buffer) -> Appended:
+    async def append(self, partition: Partition, found: Found) -> Appended:
         """Append what is new of some batches of a partition's source; wait for `durable` afterwards.
 
         Args:
             partition: It is open.
-            batches: As a broker sent them: batches that are there already are left out, and so is one that is cut off.
+            found: What a broker sent, asked for from an offset that the partition has reached: batches that are there
+                already are left out. They are stamped, and written out of this buffer.
 
         Raises:
             CorruptRecordError: A batch is damaged, or does not follow on what is there; those before it are appended.
-            KafkaError: The gateway refuses one; those before it are appended.
+            KafkaError: The gateway refuses some; those before them are appended, unless they fail, too.
         """
         last: Append | None = None
-        records = size = since = 0
-        for batch, header in _batches(batches):
-            there = partition.log.next_offset
-            if header.last_offset < there:
-                continue
-            if header.base_offset < there:
-                raise CorruptRecordError(
-                    f"{partition}: the source has a batch of the offsets {header.base_offset} to "
-                    f"{header.last_offset}, and the mirror ends within it, at {there}"
-                )
-            last = partition.append_mirrored(batch, header)
+        records = size = waiting = 0
+        group: list[tuple[Buffer, BatchHeader]] = []
+        expected = partition.log.next_offset
+
+        async def write() -> None:
+            nonlocal last, records, size, waiting, expected
+            if waiting == 0:
+                return
+            last = partition.append_mirrored(group)
             if last.error is not None:
                 raise last.error
-            records += header.count
-            size += header.length
-            since += header.length
-            if since >= _AT_ONCE:
-                since = 0
-                await anyio.lowlevel.checkpoint()
+            records += sum(header.count for _, header in group)
+            size, waiting, expected = size + waiting, 0, partition.log.next_offset
+            group.clear()
+            await anyio.lowlevel.checkpoint()
+            if last.error is not None:
+                raise last.error
+            if partition.log.next_offset != expected:  # what is between would be taken for a hole of the source
+                raise KafkaStorageError(f"{partition}: what was appended before is not stored")
+
+        try:
+            for batch, header in _checked(found):
+                if header.last_offset < expected:
+                    continue
+                if header.base_offset < expected:
+                    raise CorruptRecordError(
+                        f"{partition}: the source has a batch of the offsets {header.base_offset} to "
+                        f"{header.last_offset}, and the mirror ends within it, at {expected}"
+                    )
+                group.append((batch, header))
+                expected = header.last_offset + 1
+                waiting += header.length
+                if waiting >= _AT_ONCE or len(group) == _BATCHES_AT_ONCE:
+                    await write()
+        except CorruptRecordError:
+            await write()
+            raise
+        await write()
         return Appended(last, records, size)
 
     def skip(self, partition: Partition, end: int) -> Appended:
@@ -189,11 +238,11 @@ def refused_settings(settings: Mapping[str, str]) -> dict[str, str]:
     return refused
 
 
-def _batches(batches: Buffer) -> Iterator[tuple[Buffer, BatchHeader]]:
-    """Every whole batch, checked, with its header; messages of older formats become batches of the present one."""
-    view = memoryview(batches)
+def _checked(found: Found) -> Iterator[tuple[Buffer, BatchHeader]]:
+    """Every batch, checked, with its header; messages of older formats become batches of the present one."""
+    view = found.data
     old: tuple[int, int] | None = None
-    for position, header in iter_headers(view):
+    for position, header in found.batches:
         end = position + header.length
         if header.magic != CURRENT_MAGIC:
             old = (position if old is None else old[0], end)
@@ -201,13 +250,15 @@ def _batches(batches: Buffer) -> Iterator[tuple[Buffer, BatchHeader]]:
         if old is not None:
             yield from _converted(view[slice(*old)])
             old = None
-        check_batch(view, position)
-        yield bytearray(view[position:end]), header
+        check_found(view, position, header)
+        yield view[position:end], header
     if old is not None:
         yield from _converted(view[slice(*old)])
+    if found.damage is not None:
+        raise found.damage
 
 
 def _converted(messages: memoryview) -> Iterator[tuple[Buffer, BatchHeader]]:
     converted = memoryview(up_convert(messages, CURRENT_MAGIC))
     for position, header in iter_headers(converted):
-        yield bytearray(converted[position : position + header.length]), header
+        yield converted[position : position + header.length], header

@@ -132,10 +132,19 @@ def check_batch(buffer: Buffer, position: int = 0) -> BatchHeader:
         check_message_crc(buffer, position, header)
         fields_of(buffer, position, header)
         return header
+    check_found(buffer, position, header)
+    return header
+
+
+def check_found(buffer: Buffer, position: int, header: BatchHeader) -> None:
+    """As `check_batch` of a whole batch v2, whose header was read already; nothing else is looked at.
+
+    Raises:
+        CorruptRecordError: It makes no sense, or has a wrong checksum.
+    """
     check_crc(buffer, position, header)
     if not header.compression:
         check_count(header, position, header.length - HEADER_SIZE)
-    return header
 
 
 def _unknown_magic(buffer: Buffer, position: int) -> CorruptRecordError:

@@ -184,8 +184,8 @@ def at(offset: int, *values: bytes) -> tuple[bytearray, BatchHeader]:
 async def test_a_mirror_outlives_restarts_until_it_is_taken_over(url: str) -> None:
     async with running(url) as (gateway, wire):
         partition = await mirrored(gateway)
-        partition.append_mirrored(*at(7, b"a", b"b"))
-        last = partition.append_mirrored(*at(20, b"c"))
+        partition.append_mirrored([at(7, b"a", b"b")])
+        last = partition.append_mirrored([at(20, b"c")])
         await partition.settled()
         assert last.state is AppendState.DURABLE
         await partition.trim(7)
@@ -203,18 +203,18 @@ async def test_a_mirror_outlives_restarts_until_it_is_taken_over(url: str) -> No
         assert await wire.values("flights", 20) == [b"c", b"mine"]
         assert (await wire.produce("flights", batch_of(b"mine"))).base_offset == 22
         with pytest.raises(PolicyViolationError, match="mirrors no partition"):
-            gateway.parts.partitions.get("flights", 0).append_mirrored(*at(30, b"late"))  # type: ignore[union-attr]
+            gateway.parts.partitions.get("flights", 0).append_mirrored([at(30, b"late")])  # type: ignore[union-attr]
 
 
 @pytest.mark.anyio
 async def test_nothing_is_appended_twice() -> None:
     async with running() as (gateway, wire):
         partition = await mirrored(gateway)
-        partition.append_mirrored(*at(0, b"a", b"b"))
+        partition.append_mirrored([at(0, b"a", b"b")])
         with pytest.raises(OutOfOrderSequenceError):
-            partition.append_mirrored(*at(0, b"a", b"b"))
+            partition.append_mirrored([at(0, b"a", b"b")])
         with pytest.raises(OutOfOrderSequenceError):
-            partition.append_mirrored(*at(1, b"b"))
+            partition.append_mirrored([at(1, b"b")])
         assert await wire.values("flights") == [b"a", b"b"]
 
 
@@ -224,7 +224,7 @@ async def test_leader_epochs_are_the_gateways_own() -> None:
         partition = await mirrored(gateway)
         batch, _ = at(0, b"a")
         batch[12:16] = (4711).to_bytes(4, "big")
-        partition.append_mirrored(batch, read_header(batch))
+        partition.append_mirrored([(batch, read_header(batch))])
         await partition.settled()
         ((_, header),) = iter_headers((await wire.fetch("flights", 0)).records or b"")
         assert header.partition_leader_epoch == partition.log.leader_epoch
@@ -248,7 +248,7 @@ async def test_control_batches_are_read_again_after_a_restart(tmp_path: object) 
     async with running(url) as (gateway, _):
         partition = await mirrored(gateway)
         for each in (data(0, 0), end(1), data(5, 1)):
-            partition.append_mirrored(*each)
+            partition.append_mirrored([each])
         await partition.settled()
         assert partition.log.last_stable_offset == 5
         gateway.parts.partitions.close()  # without a checkpoint
@@ -262,7 +262,7 @@ async def test_control_batches_are_read_again_after_a_restart(tmp_path: object) 
 async def test_retention_leaves_mirrors_to_their_source() -> None:
     async with running(config={"log.retention.ms": 1000}) as (gateway, wire):
         partition = await mirrored(gateway)
-        partition.append_mirrored(*at(0, b"old"))
+        partition.append_mirrored([at(0, b"old")])
         await partition.settled()
         assert await gateway.apply_retention() == 0
         await gateway.parts.catalogue.take_over("flights")

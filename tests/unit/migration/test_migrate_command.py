@@ -67,7 +67,7 @@ def test_killed_and_started_again_it_doubles_and_loses_nothing(source: GatewayPr
         slowly.kill()
         slowly.communicate()
     fill(source.bootstrap, 10, 3000)
-    done = command("run", *both, "--until-caught-up")
+    done = command("run", *both, "--until-caught-up", "--max-memory", "4194304")
     assert done.returncode == 0, done.stderr
     moved = int(done.stdout.split()[2])
     assert 10 <= moved < 3010
@@ -123,6 +123,7 @@ def test_from_the_plan_to_the_cut_over(
         (("run", "--from", "localhost:1", "--to", "localhost:2"), 2, "--to is embedded:DIR"),
         (("run", "--from", "localhost:1", "--to", "memory:x"), 2, "--to is embedded:DIR"),
         (("run", "--from", "localhost:1", "--to", "embedded:x", "--max-bytes-per-second", "0"), 2, "positive number"),
+        (("run", "--from", "localhost:1", "--to", "embedded:x", "--max-memory", "9"), 2, "4194304 bytes at least"),
         (("plan", "--from", "localhost:1", "--to", "embedded:x", "--pattern", "("), 2, "no regular expression"),
         (("verify", "--from", "localhost:1", "--to", "embedded:not-there"), 1, "there is no gateway's directory"),
     ],

@@ -6,18 +6,21 @@ import os
 import struct
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 
 from kclient.errors import KafkaStorageError
 from kclient.gateway import Gateway
+from kclient.gateway.append import Append
 from kclient.gateway.partition import Partition
 from kclient.htp import open_store
 from kclient.htp.errors import StorageError
 from kclient.migration import MigrationError, Target, Throttle
 from kclient.migration import mirror as mirror_module
 from kclient.migration.states import MirroredPartition
+from kclient.migration.target import find_batches
 from kclient.migration.verifying import verify
 from kclient.records import MessageSetBuilder, read_header
 from kclient.records.batch_header import HEADER_SIZE
@@ -167,7 +170,7 @@ async def test_old_message_formats_become_batches_with_their_offsets() -> None:
         old = bytes(builder.build(0))
 
         made = await _mirror_of(source, target)
-        appended = await Target(target).append(made, old)
+        appended = await Target(target).append(made, await find_batches(old))
         assert (appended.records, made.log.next_offset) == (3, 6)
         await until(lambda: made.log.high_watermark == 6)
         assert await wire.values("flights") == [b"0", b"1", b"5"]
@@ -187,15 +190,15 @@ async def test_a_full_disk_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> Non
         await source.wire.create("flights")
         await source.wire.produce("flights", batch_of(b"a"))
         full = True
-        send = Partition._send_mirrored
+        send = Partition._send_together
 
-        def refuse(self: Partition, append: object, *args: object) -> None:
+        def refuse(self: Partition, appends: list[Append], *args: Any) -> None:
             if full:
-                self._fail(append, KafkaStorageError("no space left"))  # type: ignore[arg-type]
+                self._fail(appends[0], KafkaStorageError("no space left"))
             else:
-                send(self, append, *args)  # type: ignore[arg-type]
+                send(self, appends, *args)
 
-        monkeypatch.setattr(Partition, "_send_mirrored", refuse)
+        monkeypatch.setattr(Partition, "_send_together", refuse)
         async with source.mirroring(target) as mirror:
             await until(lambda: any("no space left" in note for note in source.notes))
             full = False

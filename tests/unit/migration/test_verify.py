@@ -144,7 +144,7 @@ async def test_who_answers_nothing_for_a_while_has_not_lost_anything(
             async def fetches(node_id: int, offsets: Any, *args: Any, **options: Any) -> dict[TopicPartition, Fetched]:
                 if answers:
                     answers.pop()
-                    return {tp: Fetched(None, b"", 0, told, told) for tp in offsets}
+                    return {tp: Fetched(None, b"", 0, told, told, offsets[tp]) for tp in offsets}
                 return await fetch(node_id, offsets, *args, **options)
 
             async def asked(partitions: Any, **options: Any) -> dict[TopicPartition, Bounds]:
