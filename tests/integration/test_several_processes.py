@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from kclient.errors import UnknownTopicOrPartitionError
 from kclient.sync import Admin, Producer
 from tests.gateway_process import GatewayProcess
 from tests.numbered_load import NumberedLoad, read_numbers
@@ -51,7 +52,11 @@ def servers(found: list[GatewayProcess]) -> str:
 def leaders(bootstrap: str) -> set[int]:
     """The numbers of the gateways that lead the topic's partitions."""
     with Admin(bootstrap_servers=bootstrap) as admin:
-        return {partition.leader.id for partition in admin.describe_topics(["t"])["t"].partitions if partition.leader}
+        try:
+            found = admin.describe_topics(["t"])["t"].partitions
+        except UnknownTopicOrPartitionError:  # it was created at another one a moment ago
+            return set()
+        return {partition.leader.id for partition in found if partition.leader}
 
 
 def wait_for_leaders(bootstrap: str, *node_ids: int) -> None:

@@ -41,7 +41,8 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 __all__ = ["EmbeddedStore", "open_embedded"]
 
-_LEND_S: Final = 1.0
+_LEND_AGAIN_S: Final = 0.1
+_LEND_S: Final = 10.0
 """Seconds after which it is looked again what other processes want, though they have changed nothing since."""
 
 
@@ -309,11 +310,11 @@ class EmbeddedStore:
             StorageError: The store has failed.
         """
         while self._together and (manager := self._manager) is not None:
-            changed = manager.foreign
+            changed, again = manager.foreign, False
             try:
                 if wanted := await manager.wanted():
                     for shard in list(self._shards):
-                        await shard.give_up(wanted)
+                        again |= not await shard.give_up(wanted)
             except StoreClosedError:
                 return
             except StorageError as error:
@@ -321,7 +322,7 @@ class EmbeddedStore:
                     raise
                 # as while another process is stopped amid a transaction
                 logger.warning("%s: what other processes want cannot be given up now: %s", self.path, error)
-            with anyio.move_on_after(_LEND_S):
+            with anyio.move_on_after(_LEND_AGAIN_S if again else _LEND_S):
                 await changed.wait()
 
     async def _check_enough(self, manager: SqliteManager, number: int) -> None:

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from kclient.htp.embedded.watermark import Watermark
 
 _GIVEN_UP: Final = 64
-"""Topics that are given up at once because other processes want them."""
+"""Topics that are given up together because other processes want them."""
 _AT_ONCE: Final = 256
 """Logs that are given up in one turn of the event loop."""
 
@@ -299,35 +299,48 @@ class EmbeddedBroker:
                 if not self._opening[number]:
                     del self._opening[number]
 
-    async def give_up(self, wanted: Mapping[int, int]) -> None:
+    async def give_up(self, wanted: Mapping[int, int]) -> bool:
         """Give up the topics that other processes open under newer epochs.
 
         Args:
             wanted: The epochs, by incarnation. What this broker does not have open is none of its affairs.
+
+        Returns:
+            False if some are just being opened or deleted, and could not be given up now.
         """
+        in_hand = any(each in self._opening for each in wanted)
         unused = [each for each in wanted if each not in self._held and each not in self._opening]
         if unused:
             await self._manager.give_up(unused)
-        async with side_by_side(_GIVEN_UP) as begin:
-            for incarnation, epoch in wanted.items():
-                topic = self._held.get(incarnation)
-                if topic is not None and topic.epoch < epoch:
-                    await begin(self._give_up, topic, epoch)
+        given = [
+            (topic, partial(fenced, topic.place, topic.epoch, epoch), epoch)
+            for each, epoch in wanted.items()
+            if (topic := self._held.get(each)) is not None and topic.epoch < epoch
+        ]
+        async with side_by_side() as begin:
+            for first in range(0, len(given), _GIVEN_UP):
+                await begin(self._give_up, given[first : first + _GIVEN_UP])
+        return not in_hand
 
-    async def _give_up(self, topic: EmbeddedTopic, epoch: int) -> None:
-        place = topic.place
-        async with self._locks.hold(place.topic):
-            if self._held.get(place.incarnation) is topic and topic.epoch < epoch:
-                await to_the_end(self._hand_over, topic, partial(fenced, place, topic.epoch, epoch))
+    async def _give_up(self, given: Sequence[tuple[EmbeddedTopic, Callable[[], KafkaError], int]]) -> None:
+        async with self._locks.hold(*dict.fromkeys(topic.place.topic for topic, _, _ in given)):
+            still = {
+                topic: refusal
+                for topic, refusal, epoch in given
+                if self._held.get(topic.place.incarnation) is topic and topic.epoch < epoch
+            }
+            await to_the_end(self._hand_over, still)
 
-    async def _hand_over(self, topic: EmbeddedTopic, refusal: Callable[[], KafkaError]) -> None:
-        """Use the files of a topic no more, and let others have them."""
-        place = topic.place
-        del self._held[place.incarnation], self._newest[place.topic]
-        log = topic.give_up(refusal)
-        if log is not None:
-            await self._finish([log])
-        await self._checkpoints.give_up([place])
+    async def _hand_over(self, topics: Mapping[EmbeddedTopic, Callable[[], KafkaError]]) -> None:
+        """Use the files of some topics no more, and let others have them; what refuses their users is said of each."""
+        logs = []
+        for topic, refusal in topics.items():
+            del self._held[topic.place.incarnation], self._newest[topic.place.topic]
+            log = topic.give_up(refusal)
+            if log is not None:
+                logs.append(log)
+        await self._finish(logs)
+        await self._checkpoints.give_up(topic.place for topic in topics)
 
     async def _raise_next(self, log: TopicLog, next_position: int) -> None:
         """Let a log give no ordinal below a position from now on, durably; nothing is appended meanwhile."""
@@ -434,7 +447,7 @@ class EmbeddedBroker:
         place = topic.place
         async with self._locks.hold(place.topic):
             if self._held.get(place.incarnation) is topic:
-                await to_the_end(self._hand_over, topic, partial(_closed, place))
+                await to_the_end(self._hand_over, {topic: partial(_closed, place)})
 
     def _keeps(self, place: Place) -> bool:
         return place.broker in ("", self._shard.name)

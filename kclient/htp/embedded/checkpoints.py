@@ -26,7 +26,8 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 _GIVE_UP_S: Final = 5.0
 """Seconds that another process has to give the files of a topic up."""
-_ASK_AGAIN_S: Final = 0.05
+_ASK_AGAIN_S: Final = 0.25
+"""Seconds until it is looked whether that process is there at all."""
 _PREFIX: Final = "brk/"
 """Keys of the manager that belong to the broker: `brk/SHARD/INCARNATION`, a topic's checkpoint."""
 
@@ -99,7 +100,9 @@ class SyncCheckpoints:
 
         async def commit() -> None:
             await self._until_taken(
-                partial(self._manager.change_of, place, key, change, epoch), f"the files of {place.topic} are in use"
+                partial(self._manager.change_of, place, key, change, epoch),
+                [place.incarnation],
+                f"the files of {place.topic} are in use",
             )
             if log is not None and found is not None:
                 log.fence = found.fence
@@ -117,9 +120,12 @@ class SyncCheckpoints:
         """Have the files of some topics, which are about to be deleted; raises `StorageError` if that cannot be."""
         # whoever has opened one under this epoch, and no newer one, gives it up too
         wanted = {place.incarnation: epoch + 1 for place in places}
-        await self._until_taken(partial(self._manager.take, wanted), f"the files of {len(places)} topics are in use")
+        used = f"the files of {len(places)} topics are in use"
+        await self._until_taken(partial(self._manager.take, wanted), list(wanted), used)
 
-    async def _until_taken(self, take: Callable[[], Awaitable[int | None]], used: str) -> None:
+    async def _until_taken(
+        self, take: Callable[[], Awaitable[int | None]], incarnations: Sequence[int], used: str
+    ) -> None:
         until = anyio.current_time() + _GIVE_UP_S
         while (holder := await take()) is not None:
             left = until - anyio.current_time()
@@ -128,7 +134,7 @@ class SyncCheckpoints:
                     f"{used} by process {holder or '(unknown)'}, which does not give them up: if it hangs or is "
                     f"stopped, kill it (kill -9 {holder or 'PID'}); nothing that it has acknowledged is lost by that"
                 )
-            await self._manager.elsewhere(min(left, _ASK_AGAIN_S))
+            await self._manager.given_up(incarnations, min(left, _ASK_AGAIN_S))
 
     async def give_up(self, places: Iterable[Place]) -> None:
         """Let other processes have the files of topics, which are used no more."""

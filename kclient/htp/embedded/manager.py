@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -99,13 +99,26 @@ class SqliteManager:
         self._joined = joined
         self._watched = exclusive or processes is not None
         """Whether all changes are told, those of others too."""
+        self._blocked: dict[object, tuple[frozenset[int], anyio.Event]] = {}
+        """Who waits for topics whose files other processes have, and for which."""
+        self._looking = False
+        """Whether it is looked which of them were given up."""
         self._foreign = anyio.Event()
         """Is set when another process has changed something."""
         self._brokers = list(brokers)
         post = LoopHandle().post
         self._failed = failed
-        changed = None if processes is None else self._changed_elsewhere
-        self._writer = DatabaseWriter(path, post, self._fail, changed=changed, joined=joined)
+        if processes is None:
+            self._writer = DatabaseWriter(path, post, self._fail)
+        else:
+            self._writer = DatabaseWriter(
+                path,
+                post,
+                self._fail,
+                changed=self._changed_elsewhere,
+                alone=lambda: not processes.others(),
+                joined=joined,
+            )
         self._exclusive = exclusive
         self._leases = LeaseTable(exclusive=exclusive, processes=processes)
         self._log = ChangeLog(self._recorded, exclusive=self._watched)
@@ -287,10 +300,34 @@ class SqliteManager:
         """Is set when another process changes something from now on."""
         return self._foreign
 
-    async def elsewhere(self, timeout: float) -> None:
-        """Until another process has changed something; at most so many seconds."""
-        with anyio.move_on_after(timeout):
-            await self._foreign.wait()
+    async def given_up(self, incarnations: Collection[int], timeout: float) -> None:
+        """Until no other process has the files of some topics; at most so many seconds, or if one has ended."""
+        key, free = object(), anyio.Event()
+        self._blocked[key] = frozenset(incarnations), free
+        try:
+            with anyio.move_on_after(timeout):
+                await free.wait()
+        finally:
+            del self._blocked[key]
+
+    def _look_for_free(self) -> None:
+        """Have those go on whose topics were given up: one look for all of them, after another process's change."""
+        if self._owners is None or not self._blocked or self._looking:
+            return
+        self._looking = True
+        wanted = frozenset().union(*(each for each, _ in self._blocked.values()))
+
+        def tell(held: Collection[int] | None) -> None:
+            self._looking = False
+            for each, free in list(self._blocked.values()):
+                if held is None or each.isdisjoint(held):
+                    free.set()
+
+        work = partial(self._owners.elsewhere, incarnations=wanted)
+        with suppress(HtpError):
+            self._writer.submit(Job(work, lambda held, _error: partial(tell, held)))
+            return
+        self._looking = False
 
     async def take(self, wanted: Mapping[int, int]) -> int | None:
         """Take the files of some topics, see `OwnerTable.take`; they are this process's if no other has the store."""
@@ -424,6 +461,7 @@ class SqliteManager:
         """All who wait look again: there will be no changes any more, or there have been many."""
         foreign, self._foreign = self._foreign, anyio.Event()
         foreign.set()
+        self._look_for_free()
         for followers in self._waiting.values():
             followers.tell()
 

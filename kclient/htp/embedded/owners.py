@@ -89,6 +89,17 @@ class OwnerTable:
         found = connection.execute(_WANTED, {"of_process": self._processes.number})
         return {row.incarnation: row.wanted for row in found}
 
+    def elsewhere(self, connection: Connection, incarnations: Iterable[int]) -> set[int]:
+        """Those of some topics that another opening has."""
+        mine = self._processes.number
+        return {
+            incarnation
+            for some in chunks_of(list(incarnations))
+            for incarnation in connection.scalars(
+                select(owners.c.incarnation).where(owners.c.incarnation.in_(some), owners.c.process != mine)
+            )
+        }
+
     @staticmethod
     def clear(connection: Connection) -> None:
         """Forget all: no other opening is there."""

@@ -31,6 +31,9 @@ _BUSY_MS: Final = 10_000
 """How long another process may hold the database."""
 _LOOK_S: Final = 0.03
 """Seconds between two looks for what other processes have changed."""
+_QUIET: Final = 50
+_LOOK_ALONE_S: Final = 0.25
+"""The same, once so many looks have found nothing, where no other process is there."""
 _FINDINGS: Final = 5
 """What is told of a damaged database, at most."""
 _RESERVE_BYTES: Final = 8 << 20
@@ -74,6 +77,7 @@ class DatabaseWriter:
         post: Runs a function in the event loop.
         failed: Called in the event loop if the thread ends by itself: nothing is written any more.
         changed: Called in the thread once another process has changed the database; None if no other has it open.
+        alone: Tells whether no other process has it open at present: then it is looked at less often.
         joined: Whether another process has made it ready, and has it open.
     """
 
@@ -84,9 +88,13 @@ class DatabaseWriter:
         failed: Callable[[StorageError], object],
         *,
         changed: Callable[[], object] | None = None,
+        alone: Callable[[], bool] = lambda: True,
         joined: bool = False,
     ) -> None:
         self._changed = changed
+        self._alone = alone
+        self._unchanged = 0
+        """How often it was looked in vain since the last change."""
         self._joined = joined
         self._data_version: int | None = None
         """What SQLite counts changes of others by, as it was looked at last."""
@@ -194,12 +202,16 @@ class DatabaseWriter:
 
     @property
     def _look_s(self) -> float | None:
-        return None if self._changed is None else _LOOK_S
+        if self._changed is None:
+            return None
+        return _LOOK_S if self._unchanged < _QUIET or not self._alone() else _LOOK_ALONE_S
 
     def _look(self, connection: Connection) -> None:
         """See whether another process has changed something; takes some microseconds."""
         (version,) = _driver(connection).execute("PRAGMA data_version").fetchone()
+        self._unchanged += 1
         if version != self._data_version:
+            self._unchanged = 0
             self._data_version = version
             assert self._changed is not None
             self._changed()

@@ -21,7 +21,7 @@ FAULTS = {"write", "full", "sync", "damage", "fenced_sends, unknown"}
 """What tests of faults need."""
 NOT_CLAIMED_BY = {
     "memory": {"durable", "exclusive"},
-    "embedded": {"shared"},
+    "embedded": set(),
     "plain": {
         "durable",
         "exclusive",
