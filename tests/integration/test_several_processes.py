@@ -23,7 +23,8 @@ from tests.numbered_load import NumberedLoad, read_numbers
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
-PARTITIONS = 8
+PARTITIONS = 32
+"""So many that each gateway leads some: where they go is random, as the ids of topics are."""
 
 
 def gateway_of(data: Path, node_id: int) -> GatewayProcess:
