@@ -411,6 +411,10 @@ class TopicCatalogue:
         self._topics.remove(record)  # first: nothing is appended any more that would be acknowledged and deleted
         try:
             version = await self._manager.commit(rows, {key: record.version, intent: 0}, lease=self._lease.current)
+        except ConflictError:  # another gateway is faster: what it has done is read, and followed
+            self._topics.add(record)
+            await self._settings.reconfigure(record)  # it has missed what was changed meanwhile
+            raise
         except BaseException:  # cancelled too: whether it was written is not known
             self._topics.unsure[record.name] = record
             await self._rows.find_out(record.name)

@@ -195,6 +195,7 @@ class TopicRemains:
             found = await self._manager.get([key, intent_at])
             row, written = found.get(key), found.get(intent_at)
             if written is not None and not same_intent(written.value, intent):  # the own one went before
+                await self._offsets.forget_topic(name)  # of groups here: others remove those of theirs
                 del self._topics.left[name]
                 return
             version = 0 if written is None else written.version
@@ -206,6 +207,7 @@ class TopicRemains:
         rows: dict[str, bytes | None] = {intent_at: None}
         if row is not None:  # it was recorded, though the one who recorded it was told otherwise
             if name not in self._topics and name not in self._topics.damaged:
+                await self._offsets.forget_topic(name)  # of a namesake that another gateway has deleted
                 await self._loader.load_rows({name: row})
         else:
             logger.info("removing what is left of topic %s", name)
