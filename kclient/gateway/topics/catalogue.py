@@ -425,9 +425,12 @@ class TopicCatalogue:
 
     async def _delete_damaged(self, name: str) -> None:
         """A topic whose row cannot be read: it goes with all that lies where a mapping would have put it."""
+        key, intent_at = topic_key(name), intent_key(name)
+        found = await self._manager.get([key, intent_at])
         mapping = await mapping_of_what_lies(self._manager, name, self._mapping)
-        key, intent = topic_key(name), Intent(mapping, None, self._run)
-        await self._manager.commit({key: None, intent_key(name): intent.row()}, lease=self._lease.current)
+        intent = Intent(mapping, None, self._run)
+        expected = {each: found[each].version if each in found else 0 for each in (key, intent_at)}
+        await self._manager.commit({key: None, intent_at: intent.row()}, expected, lease=self._lease.current)
         del self._topics.damaged[name]
         self._topics.left[name] = intent
         await self._offsets.topic_deleted(name)

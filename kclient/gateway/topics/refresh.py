@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kclient.errors import KafkaError
 from kclient.gateway.rows.keys import intent_key, topic_key
-from kclient.gateway.topics.remains import TopicEpochs, TopicOffsets, TopicRemains, end, same_intent
+from kclient.gateway.topics.remains import TopicEpochs, TopicOffsets, TopicRemains, end, is_intent, same_intent
 from kclient.htp.errors import HtpError, StorageError
 
 if TYPE_CHECKING:
@@ -116,12 +116,14 @@ class TopicRefresher:
                     await self._add(name, row)
                 else:
                     await self._follow(record, row)
-        if intent not in found or name in self._topics.damaged:
+        if intent not in found:
             return False
-        left = self._topics.left.get(name)
+        left, written = self._topics.left.get(name), found[intent].value
         if left is None:
-            return not self._remains.take_back(name, found[intent].value)
-        return not same_intent(found[intent].value, left)
+            if name in self._topics.damaged and not is_intent(written):  # then only a deletion is asked for
+                return False
+            return not self._remains.take_back(name, written)
+        return not same_intent(written, left)
 
     async def _follow(self, record: TopicRecord, row: Versioned) -> None:
         """A topic has another row than is known."""

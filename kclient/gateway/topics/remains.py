@@ -224,6 +224,15 @@ class TopicRemains:
             self._epochs.forget(intent.topic_id)
 
 
+def is_intent(row: bytes) -> bool:
+    """Whether a row is that of an intent, which can be read."""
+    try:
+        Intent.of(row)
+    except (ValueError, KafkaError):
+        return False
+    return True
+
+
 def same_intent(row: bytes, intent: Intent) -> bool:
     """Whether a row is that of an intent; one that cannot be read counts as it."""
     try:

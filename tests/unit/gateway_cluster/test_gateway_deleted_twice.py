@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from kclient.errors import ErrorCode
-from kclient.gateway.rows.keys import INTENTS, OFFSETS
+from kclient.gateway.rows.keys import INTENTS, OFFSETS, topic_key
 from kclient.htp import open_store
 from tests.all_rows import scan_all
 from tests.gateway_wire import Wire
@@ -82,3 +82,28 @@ async def test_one_does_not_know_what_became_of_its_own(url: str) -> None:
                 await until(lambda: not second.parts.topics.left and "flights" not in second.parts.topics)
                 removal.open()
             await nothing_left(store.manager)
+
+
+async def test_one_whose_row_is_damaged(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a gateway still removes by its name, no other one removes: it might be a namesake's by then."""
+    monkeypatch.setattr("kclient.gateway.topics.catalogue._PATIENCE_S", 0.1)
+    async with open_store(url) as store:
+        slow = Gates(store)
+        async with joined(slow.store, 1) as (first, one), joined(store, 2) as (second, other):
+            await store.manager.commit({topic_key("flights"): b"damaged"})
+            await until(lambda: "flights" in first.parts.topics.damaged and "flights" in second.parts.topics.damaged)
+            removal, codes = slow.hold("delete"), []
+
+            async def delete() -> None:
+                codes.append(await one.delete("flights"))
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(delete)
+                await removal.reached.wait()
+                assert await other.delete("flights") == ErrorCode.REASSIGNMENT_IN_PROGRESS
+                assert (await other.create("flights")).error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+                removal.open()
+            assert codes == [ErrorCode.NONE]
+            await nothing_left(store.manager)
+            assert await other.delete("flights") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            assert not (await other.create("flights")).error_code
