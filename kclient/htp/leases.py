@@ -25,6 +25,11 @@ differ by less than a thousandth."""
 _LOOKS: Final = 30
 """How often a lease is looked at in its length: a holder renews it a few times in it."""
 _LEAST_S: Final = 0.01
+_SELDOM: Final = 1 / 2
+"""Between two looks at a lease that are further apart, in its length, its holder may have been unable to renew it just
+as the watcher was unable to look: both were stopped, or the store answered nobody."""
+_SELDOM_S: Final = 1.0
+"""So many seconds between two looks are none too many in any case."""
 
 
 def check_ttl(ttl: float) -> float:
@@ -43,11 +48,17 @@ def next_epoch(name: str, epoch: int, above: int) -> int:
 
 
 class LeaseWatch:
-    """Tells when a lease may be taken from its holder; reads no clock."""
+    """Tells when a lease may be taken from its holder; reads no clock.
+
+    Only time counts in which it is looked at often: who was stopped for a while, or did not reach the store, knows
+    nothing of that while.
+    """
 
     def __init__(self) -> None:
         self._seen: LeaseInfo | None = None
         self._since = 0.0
+        self._looked = 0.0
+        """When it was looked at last."""
         self.alive: bool = False
         """Whether the lease was acquired or renewed while it was watched."""
 
@@ -61,6 +72,9 @@ class LeaseWatch:
         if found != self._seen:
             self.alive = self.alive or (self._seen is not None and found.held)
             self._seen, self._since = found, now
+        elif (gap := now - self._looked) > max(found.ttl * _SELDOM, _SELDOM_S):
+            self._since += gap
+        self._looked = now
         return max(0.0, self._since + found.ttl * (1 + DRIFT) - now) if found.held else 0.0
 
 

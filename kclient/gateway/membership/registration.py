@@ -30,6 +30,8 @@ _FIRST_NUMBER: Final = 1
 """Of the first gateway that is allotted one."""
 _CONFIRMED_S: Final = 3.0
 """Seconds that a lease goes on which cannot be renewed for want of space, from when it was looked at last."""
+_AGAIN_S: Final = 1.0
+"""Seconds until a lease is to be renewed again, where the store has failed."""
 _GIVE_BACK_S: Final = 1.0
 """Seconds that a store has to take a lease back."""
 
@@ -177,6 +179,7 @@ class Registration:
             except HtpError as error:
                 self.held.short_of_space = False
                 logger.warning("other gateways may take this one for lost, its lease could not be renewed: %s", error)
+                pause = min(pause, _AGAIN_S)
 
     async def _confirm(self, full: StorageFullError) -> None:
         """The lease cannot be renewed for want of space: it goes on for a moment if nobody has acquired it."""

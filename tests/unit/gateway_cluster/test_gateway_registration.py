@@ -161,7 +161,6 @@ async def test_one_that_does_not_renew_is_lost(url: str) -> None:
             assert 0 < await view.look() <= 1.0
             now += ownership.LEASE_S / 3
         assert told == [[2, 3]]
-        now += ownership.LEASE_S / 3
         await store.manager.renew(alive.lease)
         await view.look()
         assert told == [[2, 3], [3]]
