@@ -67,6 +67,7 @@ class ProcessPlan:
         self.data = data
         self._options = options
         self._config = config
+        self._python = [sys.executable] if _runs_what_lies_here() else [sys.executable, "-P"]
         node_id = BrokerConfig(config).get_int("node.id")
         self._node_ids = [-1 if node_id < 0 else node_id + place for place in range(number)]
         self._listen = _in_turn("--listen", parse_address(listen), number)
@@ -97,9 +98,17 @@ class ProcessPlan:
         settings = {name: value for name, value in self._config.items() if name not in ("node.id", "broker.id")}
         settings["node.id"] = str(self._node_ids[place])
         return [
-            sys.executable, "-m", "kclient", "gateway", *words,
+            *self._python, "-m", "kclient", "gateway", *words,
             *(f"--config={name}={value}" for name, value in settings.items()),
         ]  # fmt: skip
+
+
+def _runs_what_lies_here() -> bool:
+    """Whether Python looks for modules in the working directory, as after `python -m`; not for the command `kclient`."""
+    try:
+        return not {"", os.getcwd()}.isdisjoint(sys.path)  # noqa: PTH109  (as Python writes it there)
+    except FileNotFoundError:
+        return False
 
 
 def _in_turn(option: str, first: Address | None, number: int) -> list[Address | None]:
@@ -203,13 +212,19 @@ class _Processes:
         pause = _FIRST_PAUSE_S
         while not self._ending.is_set():
             began = time.monotonic()
-            code = await self._run_once(child)
+            code = 0
+            try:
+                code = await self._run_once(child)
+                how = f"ended with code {code}" if code >= 0 else f"was ended by {signal.Signals(-code).name}"
+            except OSError as error:  # as for want of memory or of descriptors: the others go on
+                how = f"could not be started ({error})"
             if self._ending.is_set():
                 return
             if child.place not in self._lines:  # what is wrong at the start is wrong the next time too
+                if code <= 0:  # else it has said why itself
+                    _tell(child.name, f"this process {how}")
                 self._end(code if code > 0 else FAILED)
                 return
-            how = f"ended with code {code}" if code >= 0 else f"was ended by {signal.Signals(-code).name}"
             if time.monotonic() - began > _LONGEST_PAUSE_S:
                 pause = _FIRST_PAUSE_S
             _tell(child.name, f"this process {how}: it is started again in {pause:g} s")

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -74,6 +74,13 @@ def wait_for_nodes(bootstrap: str, number: int) -> None:
         with Admin(bootstrap_servers=bootstrap) as admin:
             if len(admin.describe_cluster().nodes) == number:
                 return
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    until = time.monotonic() + 60
+    while not true():
         assert time.monotonic() < until
         time.sleep(0.05)
 
@@ -157,6 +164,43 @@ def test_processes_of_one_command(tmp_path: Path) -> None:
         assert first.stop() == 0
     assert any("[1] this process was ended by SIGKILL" in line for line in first.stderr)
     assert not any("Traceback" in line for line in first.stderr)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits of another process are Linux's")
+def test_one_that_cannot_be_started_again_leaves_the_others_alone(tmp_path: Path) -> None:
+    """As for want of descriptors, or of memory: it is tried again."""
+    first = GatewayProcess(tmp_path / "data", options=["--processes", "2"])
+    first.start()
+    try:
+        watching = psutil.Process(first.pid)
+        bootstrap = ",".join(f"127.0.0.1:{port}" for port in re.findall(r"127\.0\.0\.1:(\d+)", first.startup_line))
+        limits = watching.rlimit(psutil.RLIMIT_NOFILE)
+        watching.rlimit(psutil.RLIMIT_NOFILE, (8, limits[1]))
+        child = watching.children()[0]
+        child.kill()
+        child.wait(10)
+        wait_for_nodes(bootstrap, 1)
+        wait_until(lambda: any("this process could not be started (" in line for line in first.stderr))
+        watching.rlimit(psutil.RLIMIT_NOFILE, limits)
+        wait_for_nodes(bootstrap, 2)
+    finally:
+        assert first.stop() == 0
+
+
+def test_processes_run_what_the_command_runs(tmp_path: Path) -> None:
+    """Not what lies in the working directory."""
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "random.py").write_text("raise SystemExit('another module')")
+    command = [sys.executable, "-P", "-m", "kclient", "gateway", "--data", str(tmp_path / "data")]
+    command += ["--listen", "127.0.0.1:0", "--processes", "2"]
+    first = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path / "here")
+    try:
+        assert first.stdout is not None
+        assert "2 processes" in first.stdout.readline()
+    finally:
+        first.terminate()
+        _, errors = first.communicate(timeout=30)
+    assert (first.returncode, errors) == (0, "")
 
 
 def test_processes_end_with_the_one_that_watches_them(tmp_path: Path) -> None:
