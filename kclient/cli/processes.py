@@ -104,7 +104,7 @@ class ProcessPlan:
 
 
 def _runs_what_lies_here() -> bool:
-    """Whether Python looks for modules in the working directory, as after `python -m`; not for the command `kclient`."""
+    """Whether Python finds modules in the working directory, as after `python -m`; not so the command `kclient`."""
     try:
         return not {"", os.getcwd()}.isdisjoint(sys.path)  # noqa: PTH109  (as Python writes it there)
     except FileNotFoundError:

@@ -9,6 +9,7 @@ import os
 import sqlite3
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -18,6 +19,7 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from kclient.htp.embedded import contention
 from kclient.htp.embedded.engines import sqlite_engine
 from kclient.htp.embedded.migration import make_tables
 from kclient.htp.embedded.space import opening_error, space_left
@@ -27,8 +29,6 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 _MOST: Final = 256
 """Jobs in one transaction, at most."""
-_BUSY_MS: Final = 10_000
-"""How long another process may hold the database."""
 _LOOK_S: Final = 0.03
 """Seconds between two looks for what other processes have changed."""
 _QUIET: Final = 50
@@ -93,6 +93,8 @@ class DatabaseWriter:
     ) -> None:
         self._changed = changed
         self._alone = alone
+        self._crowded = False
+        """Whether another process has committed before this one's last transaction."""
         self._unchanged = 0
         """How often it was looked in vain since the last change."""
         self._joined = joined
@@ -122,7 +124,7 @@ class DatabaseWriter:
         """
         self._engine = sqlite_engine(self._path)
         event.listen(self._engine, "connect", _configure)
-        event.listen(self._engine, "begin", _begin)
+        event.listen(self._engine, "begin", self._begin)
         try:
             with self._engine.begin() as connection:
                 damage = ["ok"] if self._joined else _damage(connection)
@@ -141,6 +143,9 @@ class DatabaseWriter:
             if self._stopping:
                 raise StoreClosedError(f"{self._path} was closed while it was opened")
             self._thread.start()
+
+    def _begin(self, connection: Connection) -> None:
+        contention.begin(_driver(connection), self._path)
 
     def _check_space(self) -> None:
         """Refuse a file system that is about to be full, but for the space that a log has which is there still."""
@@ -189,16 +194,32 @@ class DatabaseWriter:
         with contextlib.closing(self._engine.connect()) as connection:
             self._reserve(connection)
             while True:
-                with self._wake:
-                    while not (self._jobs or self._stopping):
-                        if not self._wake.wait(self._look_s) and self._changed is not None:
-                            self._look(connection)
-                    self._current = [self._jobs.popleft() for _ in range(min(_MOST, len(self._jobs)))]
+                self._wait(connection)
                 if not self._current:
                     return
+                self._crowded = False
                 calls = self._transact(connection, self._current)
                 self._current = []
                 self._post(partial(self._tell, calls))
+                if self._crowded:
+                    time.sleep(contention.GIVE_WAY_S)
+
+    def _wait(self, connection: Connection) -> None:
+        """Until there are jobs to be done, or none will come; meanwhile look for what others change."""
+        while True:
+            pause = self._look_s
+            with self._wake:
+                if not (self._jobs or self._stopping):
+                    self._wake.wait(pause)
+                if self._jobs or self._stopping:
+                    self._current = [self._jobs.popleft() for _ in range(min(_MOST, len(self._jobs)))]
+                    return
+            # not under the lock: the event loop would wait with this thread for the disk, or for another process
+            if self._changed is not None:
+                try:
+                    self._look(connection)
+                except sqlite3.Error as error:  # whoever has something to do will hear of it
+                    logger.debug("%s: what others have changed is not seen now: %s", self._path, error)
 
     @property
     def _look_s(self) -> float | None:
@@ -213,6 +234,7 @@ class DatabaseWriter:
         if version != self._data_version:
             self._unchanged = 0
             self._data_version = version
+            self._crowded = True
             assert self._changed is not None
             self._changed()
 
@@ -291,6 +313,8 @@ class DatabaseWriter:
         return outcomes
 
     def _storage_error(self, error: Exception) -> StorageError:
+        if isinstance(error, StorageError):
+            return error
         reason = _reason(error)
         kind = StorageFullError if "disk is full" in reason else StorageError
         return kind(f"{self._path}: {reason}")
@@ -348,10 +372,10 @@ def _damage(connection: Connection) -> list[str]:
 
 
 def _configure(connection: sqlite3.Connection, _record: object) -> None:
-    connection.isolation_level = None  # no hidden BEGIN: see `_begin`
+    connection.isolation_level = None  # no hidden BEGIN: see `contention.begin`
     cursor = connection.cursor()
     try:
-        cursor.execute(f"PRAGMA busy_timeout={_BUSY_MS}")
+        cursor.execute(f"PRAGMA busy_timeout={round(contention.PATIENCE_S * 1000)}")
         cursor.execute("PRAGMA journal_mode=WAL")
         mode = cursor.fetchone()[0]
         if mode != "wal":
@@ -360,13 +384,9 @@ def _configure(connection: sqlite3.Connection, _record: object) -> None:
         # macOS: fsync alone leaves the data in the drive's cache; elsewhere without effect
         cursor.execute("PRAGMA fullfsync=ON")
         cursor.execute("PRAGMA checkpoint_fullfsync=ON")
+        cursor.execute(f"PRAGMA busy_timeout={contention.BUSY_MS}")
     finally:
         cursor.close()
-
-
-def _begin(connection: Connection) -> None:
-    # the lock first: a transaction that reads and then writes would otherwise fail when another one wrote between
-    connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
 def _reason(error: Exception) -> str:

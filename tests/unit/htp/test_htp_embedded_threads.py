@@ -10,7 +10,7 @@ import threading
 import time
 import tracemalloc
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -200,12 +200,6 @@ async def test_the_database_is_synced_to_the_disk_itself(tmp_path: Path) -> None
              ("journal_mode", "synchronous", "fullfsync", "checkpoint_fullfsync")}  # fmt: skip
     connection.close()
     assert found == {"journal_mode": "wal", "synchronous": 2, "fullfsync": 1, "checkpoint_fullfsync": 1}
-
-
-async def test_another_process_may_hold_the_database_for_a_while(tmp_path: Path) -> None:
-    with closing(sqlite3.connect(tmp_path / "x.db", timeout=0)) as connection:
-        writer_module._configure(connection, None)
-        assert connection.execute("PRAGMA busy_timeout").fetchone() == (10_000,)
 
 
 class FirstDescriptor(Files):
