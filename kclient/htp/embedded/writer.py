@@ -95,6 +95,8 @@ class DatabaseWriter:
         self._alone = alone
         self._crowded = False
         """Whether another process has committed before this one's last transaction."""
+        self._pause = None if changed is None else _LOOK_S
+        """Seconds until it is looked again."""
         self._unchanged = 0
         """How often it was looked in vain since the last change."""
         self._joined = joined
@@ -207,10 +209,9 @@ class DatabaseWriter:
     def _wait(self, connection: Connection) -> None:
         """Until there are jobs to be done, or none will come; meanwhile look for what others change."""
         while True:
-            pause = self._look_s
             with self._wake:
                 if not (self._jobs or self._stopping):
-                    self._wake.wait(pause)
+                    self._wake.wait(self._pause)
                 if self._jobs or self._stopping:
                     self._current = [self._jobs.popleft() for _ in range(min(_MOST, len(self._jobs)))]
                     return
@@ -218,14 +219,10 @@ class DatabaseWriter:
             if self._changed is not None:
                 try:
                     self._look(connection)
-                except sqlite3.Error as error:  # whoever has something to do will hear of it
+                    if self._unchanged >= _QUIET:
+                        self._pause = _LOOK_ALONE_S if self._alone() else _LOOK_S
+                except (OSError, sqlite3.Error) as error:  # whoever has something to do will hear of it
                     logger.debug("%s: what others have changed is not seen now: %s", self._path, error)
-
-    @property
-    def _look_s(self) -> float | None:
-        if self._changed is None:
-            return None
-        return _LOOK_S if self._unchanged < _QUIET or not self._alone() else _LOOK_ALONE_S
 
     def _look(self, connection: Connection) -> None:
         """See whether another process has changed something; takes some microseconds."""
@@ -233,6 +230,7 @@ class DatabaseWriter:
         self._unchanged += 1
         if version != self._data_version:
             self._unchanged = 0
+            self._pause = _LOOK_S
             self._data_version = version
             self._crowded = True
             assert self._changed is not None
