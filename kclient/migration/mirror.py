@@ -36,7 +36,7 @@ from kclient.migration.source import (
     topics_of,
 )
 from kclient.migration.states import MirroredPartition, MirroredTopic
-from kclient.migration.target import Appended, Found, Target, conflict, durable, find_batches, refused_settings
+from kclient.migration.target import Appended, FoundBatches, Target, conflict, durable, find_batches, refused_settings
 from kclient.migration.throttle import Throttle
 from kclient.records import CURRENT_MAGIC
 from kclient.types import TopicPartition
@@ -382,7 +382,7 @@ class Mirror:
 
     @staticmethod
     def _following(
-        fetched: Mapping[TopicPartition, Fetched], found: Mapping[TopicPartition, Found]
+        fetched: Mapping[TopicPartition, Fetched], found: Mapping[TopicPartition, FoundBatches]
     ) -> dict[TopicPartition, int] | None:
         """The offsets behind what has come, if something has come of each partition: else nothing is fetched ahead."""
         following: dict[TopicPartition, int] = {}
@@ -401,7 +401,7 @@ class Mirror:
         node_id: int,
         lane: int,
         fetched: dict[TopicPartition, Fetched],
-        found: dict[TopicPartition, Found],
+        found: dict[TopicPartition, FoundBatches],
         following: dict[TopicPartition, int],
         settling: deque[list[anyio.Event]],
     ) -> dict[TopicPartition, Fetched]:
@@ -482,7 +482,7 @@ class Mirror:
     async def _take(
         self,
         fetched: dict[TopicPartition, Fetched],
-        found: dict[TopicPartition, Found],
+        found: dict[TopicPartition, FoundBatches],
         settling: deque[list[anyio.Event]],
     ) -> None:
         """Append what a broker has sent, and wait until not too much is not durable yet, but for a disk that hangs.
@@ -542,7 +542,7 @@ class Mirror:
             self.queued -= queued
             over.set()
 
-    async def _append(self, state: MirroredPartition, answer: Fetched, found: Found) -> Appended | None:
+    async def _append(self, state: MirroredPartition, answer: Fetched, found: FoundBatches) -> Appended | None:
         """Append what came of one partition; None if that failed."""
         try:
             made = await self._target.append(state.partition, found)

@@ -40,7 +40,7 @@ class Appended(NamedTuple):
     """Bytes of all batches."""
 
 
-class Found(NamedTuple):
+class FoundBatches(NamedTuple):
     """The batches in what a broker has sent."""
 
     data: memoryview
@@ -50,7 +50,7 @@ class Found(NamedTuple):
     """Why those that follow cannot be told apart."""
 
 
-async def find_batches(data: Buffer) -> Found:
+async def find_batches(data: Buffer) -> FoundBatches:
     """Look for the batches in what a broker has sent."""
     view = memoryview(data)
     batches: list[tuple[int, BatchHeader]] = []
@@ -60,8 +60,8 @@ async def find_batches(data: Buffer) -> Found:
             if len(batches) % _HEADERS_AT_ONCE == 0:
                 await anyio.lowlevel.checkpoint()
     except CorruptRecordError as error:
-        return Found(view, batches, error)
-    return Found(view, batches, None)
+        return FoundBatches(view, batches, error)
+    return FoundBatches(view, batches, None)
 
 
 class Target:
@@ -113,7 +113,7 @@ class Target:
         """A partition of a mirror. Raises `KafkaError` where there is none."""
         return self._parts.partitions.check(record, number)
 
-    async def append(self, partition: Partition, found: Found) -> Appended:
+    async def append(self, partition: Partition, found: FoundBatches) -> Appended:
         """Append what is new of some batches of a partition's source; wait for `durable` afterwards.
 
         Args:
@@ -238,7 +238,7 @@ def refused_settings(settings: Mapping[str, str]) -> dict[str, str]:
     return refused
 
 
-def _checked(found: Found) -> Iterator[tuple[Buffer, BatchHeader]]:
+def _checked(found: FoundBatches) -> Iterator[tuple[Buffer, BatchHeader]]:
     """Every batch, checked, with its header; messages of older formats become batches of the present one."""
     view = found.data
     old: tuple[int, int] | None = None
