@@ -291,7 +291,7 @@ async def test_none_at_all_is_an_error(tmp_path: Path) -> None:
 
 async def test_a_topic_that_is_deleted_while_a_send_waits(tmp_path: Path) -> None:
     files = HeldSyncs()
-    async with many(tmp_path / "data", 3, files, max_open_files=2) as store:
+    async with many(tmp_path / "data", 3, files, group_sync="each", max_open_files=2) as store:
         for number in range(2):
             assert store.broker.send_nowait(named(number), [message(0, b"x")])
 
