@@ -235,6 +235,11 @@ class TopicLog:
         else:
             await self.services.open_files.room()
 
+    def tell_waiting(self) -> None:
+        """Whoever waits to append looks again."""
+        self.services.open_files.tell_room()
+        self._liveness.tell()
+
     def _room_for(self, length: int, now: float) -> Segment | None:
         """The active segment, held and ready to be written to; None if it cannot be held yet."""
         active = self._segments[-1]

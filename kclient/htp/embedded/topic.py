@@ -79,6 +79,7 @@ class EmbeddedTopic:
         if log is None:
             return None
         self._refusal = refusal
+        log.tell_waiting()
         return log
 
     async def close(self) -> None:
