@@ -152,11 +152,12 @@ def test_processes_of_one_command(tmp_path: Path) -> None:
             admin.create_topic("t", partitions=PARTITIONS)
         wait_for_leaders(bootstrap, 1, 2, 3)
         with NumberedLoad(bootstrap, "t", partitions=PARTITIONS, size=10) as load:
-            for child in psutil.Process(first.pid).children():
+            watching = psutil.Process(first.pid)
+            for child in watching.children():
                 load.wait_for(1000)
                 child.kill()
                 child.wait(10)
-                wait_for_nodes(bootstrap, 2)
+                wait_until(lambda: len(watching.children()) == 3)
                 wait_for_nodes(bootstrap, 3)
             load.wait_for(4000)
         load.check(read_numbers(bootstrap, "t", PARTITIONS))
