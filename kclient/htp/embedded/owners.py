@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from kclient.htp.embedded.processes import Processes
 
 # made once: see tables.py
-_OWNER: Final = select(owners.c.process).where(owners.c.incarnation == bindparam("of_topic"))
+_OWNERS: Final = select(owners.c.incarnation, owners.c.process).where(
+    owners.c.incarnation.in_(bindparam("of_topics", expanding=True))
+)
 _TAKE: Final = insert(owners)
 _TAKE_OVER: Final = (
     update(owners).where(owners.c.incarnation == bindparam("of_topic")).values(process=bindparam("taker"), wanted=None)
@@ -57,13 +59,17 @@ class OwnerTable:
             None once they are taken; else the process id of one that has some of them: it is asked to give them up.
         """
         mine = self._processes.number
+        taken: dict[int, int] = {}
+        for some in chunks_of(list(wanted)):
+            found = connection.execute(_OWNERS, {"of_topics": some})
+            taken.update((row.incarnation, row.process) for row in found)
         free, left, holder = [], [], None
         for incarnation, epoch in wanted.items():
-            found = connection.scalar(_OWNER, {"of_topic": incarnation})
-            if found is None:
+            process = taken.get(incarnation)
+            if process is None:
                 free.append(incarnation)
-            elif found != mine:
-                owner = self._processes.owner(found)
+            elif process != mine:
+                owner = self._processes.owner(process)
                 if owner is None:
                     left.append(incarnation)
                 else:
