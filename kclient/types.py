@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeAlias
 
 __all__ = [
     "Buffer",
+    "ConsumerGroupMetadata",
     "Header",
     "Headers",
     "Node",
@@ -53,6 +54,17 @@ class OffsetAndMetadata:
     metadata: str = ""
     leader_epoch: int | None = None
     """Leader epoch of the last record that was read, if known (KIP-320)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerGroupMetadata:
+    """Who a consumer is in its group; a transactional producer passes it on with the offsets it commits."""
+
+    group_id: str
+    generation_id: int = -1
+    """Generation of the group, or -1 while the consumer is not a member."""
+    member_id: str = ""
+    group_instance_id: str | None = None
 
 
 Partition: TypeAlias = TopicPartition | tuple[str, int]

@@ -79,7 +79,9 @@ class Fault:
 
 
 @dataclass
-class _Producer:
+class Producer:
+    """What a partition knows of a producer."""
+
     epoch: int
     batches: deque[tuple[int, int, int]] = field(default_factory=lambda: deque(maxlen=5))
 
@@ -90,7 +92,7 @@ class _Partition:
     epoch: int = 0
     batches: list[bytes] = field(default_factory=list)
     end: int = 0
-    producers: dict[int, _Producer] = field(default_factory=dict)
+    producers: dict[int, Producer] = field(default_factory=dict)
     watchers: set[anyio.Event] = field(default_factory=set)
     """Set when there is something new: records, or another leader."""
 
@@ -128,14 +130,14 @@ class _Partition:
     def _check(self, header: Any) -> tuple[int, int]:
         known = self.producers.get(header.producer_id)
         if known is None:
-            self.producers[header.producer_id] = _Producer(header.producer_epoch)
+            self.producers[header.producer_id] = Producer(header.producer_epoch)
             return 0, -1
         if header.producer_epoch < known.epoch:
             return ErrorCode.INVALID_PRODUCER_EPOCH, -1
         if header.producer_epoch > known.epoch:
             if header.base_sequence != 0:
                 return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
-            self.producers[header.producer_id] = _Producer(header.producer_epoch)
+            self.producers[header.producer_id] = Producer(header.producer_epoch)
             return 0, -1
         last = (header.base_sequence + header.count - 1) & 0x7FFFFFFF
         for first_seen, last_seen, offset in known.batches:

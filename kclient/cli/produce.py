@@ -6,7 +6,7 @@ import sys
 import time
 
 from kclient.cli import jsonlines, output
-from kclient.cli.errors import FAILED, Terminated, check_terminated, complain, sentence_of
+from kclient.cli.errors import FAILED, Terminated, UsageError, check_terminated, complain, sentence_of
 from kclient.cli.settings import check_topic_name
 from kclient.cli.trouble import UNTIL_RECORDS_TIME_OUT, told
 from kclient.errors import (
@@ -29,6 +29,8 @@ _IN_TROUBLE_S = 0.5
 def produce(topic: str, settings: dict[str, object]) -> int:
     """Send every line; returns the exit code. What came before a wrong line, Ctrl-C or SIGTERM is sent."""
     check_topic_name(topic)
+    if "transactional.id" in {name.replace("_", ".") for name in settings}:
+        raise UsageError("--config transactional.id has no place here: each line is sent by itself, in no transaction")
     started = time.monotonic()
     lines = _Lines(Producer({"linger.ms": 5, **settings}), topic)
     with told(going_on=UNTIL_RECORDS_TIME_OUT) as trouble:

@@ -94,13 +94,23 @@ class ProducerConfig(ClientConfig):
         Number(0), 2**31 - 1, "How often a request is tried again; better bound the time by `delivery.timeout.ms`."
     )
     transactional_id: str | None = setting(
-        Text(empty=False), None, "Name under which transactions survive a restart.", served=False
+        Text(empty=False, sent=True),
+        None,
+        """Name under which transactions survive a restart, see `init_transactions`: a producer that has it fences those
+        that had it before. Needs idempotence.""",
     )
     transaction_timeout_ms: int = setting(
-        Number(), 60_000, "Time after which a broker aborts a transaction that was left open.", served=False
+        Number(),
+        60_000,
+        """Time after which the brokers abort a transaction that is open; then the producer is fenced. At most
+        `transaction.max.timeout.ms` of the brokers.""",
     )
     transaction_two_phase_commit_enable: bool = setting(
-        Boolean(), False, "Whether transactions take part in two-phase commits (KIP-939).", served=False
+        Boolean(),
+        False,
+        """Whether an outer two-phase commit decides transactions (KIP-939). Kafka's protocol has no stable version for
+        it yet (InitProducerId v6).""",
+        served=False,
     )
 
     @property
@@ -122,6 +132,11 @@ def _reconcile_idempotence(values: dict[str, Any]) -> None:
         conflicts.append("retries=0 (it needs more)")
     if values.get("max.in.flight.requests.per.connection", 5) > 5:
         conflicts.append("max.in.flight.requests.per.connection above 5")
+    if values.get("transactional.id") is not None:
+        if values.get("enable.idempotence") is False:
+            conflicts.append("enable.idempotence=false")
+        if conflicts:
+            raise ConfigError(f"transactional.id needs idempotence, which {' and '.join(conflicts)} contradicts")
     if not conflicts:
         return
     if values.get("enable.idempotence"):

@@ -39,6 +39,7 @@ __all__ = [
     "RetriableCommitFailedError",
     "SerializationError",
     "SslAuthenticationError",
+    "TransactionAbortedError",
     "WakeupError",
 ]
 
@@ -247,6 +248,10 @@ class MaxPollExceededError(KafkaError):
 
     Process less per poll (`max.poll.records`) or allow more time (`max.poll.interval.ms`).
     """
+
+
+class TransactionAbortedError(KafkaError):
+    """The record was part of a transaction that is aborted: nobody will read it."""
 
 
 def _reason(error: BaseException) -> str:

@@ -78,6 +78,8 @@ class Connection:
         """Where it arrived."""
         self.api_versions: dict[int, tuple[int, int]] = {}
         """The broker's version ranges by api key, once negotiated."""
+        self.features: dict[str, int] = {}
+        """The levels of the cluster's finalized features by name, as they were when the versions were negotiated."""
         self.closed: bool = False
         self.cause: BaseException | None = None
         """Why it ended; None while it is open, and if it was closed without a fault."""
@@ -310,7 +312,7 @@ class Connection:
         Returns:
             The ranges by api key, also kept in `api_versions`.
         """
-        self.api_versions = await negotiate_versions(self.request, self.address)
+        self.api_versions, self.features = await negotiate_versions(self.request, self.address)
         self._answered = 0
         self._negotiated_at = self._now()
         return self.api_versions

@@ -7,7 +7,7 @@ business.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import anyio.to_thread
 
@@ -22,17 +22,23 @@ if TYPE_CHECKING:
     from kclient.net.sasl.authentication import ClientAuthentication
     from kclient.net.sasl.login import Login
 
-__all__ = ["Ask", "authenticate", "negotiate_versions"]
+__all__ = ["Ask", "Negotiated", "authenticate", "negotiate_versions"]
 
 Ask: TypeAlias = Callable[[ApiMessage, int], Awaitable[Any]]
 """Sends a request of a version, and waits for its response."""
 
 
-async def negotiate_versions(ask: Ask, address: Address) -> dict[int, tuple[int, int]]:
-    """Ask a broker for its version ranges (KIP-35), and tell it who we are (KIP-511).
+class Negotiated(NamedTuple):
+    """What a broker tells of itself and its cluster."""
 
-    Returns:
-        The ranges by api key.
+    ranges: dict[int, tuple[int, int]]
+    """Its version ranges by api key."""
+    features: dict[str, int]
+    """The levels of the cluster's finalized features by name (KIP-584); empty where brokers do not tell."""
+
+
+async def negotiate_versions(ask: Ask, address: Address) -> Negotiated:
+    """Ask a broker for its version ranges (KIP-35), and tell it who we are (KIP-511).
 
     Raises:
         KafkaError: If it refused, besides what `ask` raises.
@@ -45,7 +51,10 @@ async def negotiate_versions(ask: Ask, address: Address) -> dict[int, tuple[int,
         answer = await _ask_versions(ask, min(version, ranges.get(ApiKey.API_VERSIONS, 0)))
     if answer.error_code:
         raise error_for(answer.error_code, f"{address} did not tell its versions")
-    return {item.api_key: (item.min_version, item.max_version) for item in answer.api_keys}
+    return Negotiated(
+        {item.api_key: (item.min_version, item.max_version) for item in answer.api_keys},
+        {item.name: item.max_version_level for item in answer.finalized_features},
+    )
 
 
 async def _ask_versions(ask: Ask, version: int) -> ApiVersionsResponse:

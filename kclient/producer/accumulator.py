@@ -291,7 +291,12 @@ class Accumulator:
         roomy = size > least
         if roomy:
             limit = size
-        builder = BatchBuilder(limit=limit, compression=settings.compression, level=settings.compression_level)
+        builder = BatchBuilder(
+            limit=limit,
+            compression=settings.compression,
+            level=settings.compression_level,
+            is_transactional=settings.transactional,
+        )
         batch = ProducerBatch(queue.tp, builder, now, size, self._reports)
         buffer.add(queue, batch)
         queue.begin(batch, builder)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from kclient.arguments import as_offset, by_partition, check_text, shown, whole_number
 from kclient.config import ProducerConfig
+from kclient.records.bounds import INT32_MAX
+from kclient.types import ConsumerGroupMetadata
 from kclient.unclosed import finalizer
 
 if TYPE_CHECKING:
@@ -14,6 +17,7 @@ if TYPE_CHECKING:
     from kclient.config import ConfigInput
     from kclient.errors import DeliveryError
     from kclient.producer.lifecycle import ProducerLifecycle
+    from kclient.types import OffsetAndMetadata, Offsets, TopicPartition
 
 
 class ProducerBase:
@@ -53,6 +57,26 @@ class ProducerBase:
             error.add_note(f"kclient: {failed}")
         if unsent:
             error.add_note(f"kclient: {unsent} records were not sent")
+
+    @staticmethod
+    def _group_offsets(
+        offsets: Offsets, group_metadata: ConsumerGroupMetadata
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The arguments of `send_offsets_to_transaction` in their full form."""
+        if not isinstance(group_metadata, ConsumerGroupMetadata):
+            raise TypeError(f"group_metadata is what Consumer.group_metadata() gives, not {shown(group_metadata)}")
+        check_text(group_metadata.group_id, "the group's id")
+        check_text(group_metadata.member_id, "the member's id")
+        if group_metadata.group_instance_id is not None:
+            check_text(group_metadata.group_instance_id, "the member's group.instance.id")
+        generation = whole_number(group_metadata.generation_id, "the group's generation")
+        if not -1 <= generation <= INT32_MAX:
+            raise ValueError(f"the group's generation is -1 to {INT32_MAX}, not {generation}")
+        if not group_metadata.group_id:
+            raise ValueError("The group's id is empty: the consumer needs the setting group.id")
+        if generation > 0 and not group_metadata.member_id:
+            raise ValueError("group_metadata has a generation but no member id: take it from Consumer.group_metadata()")
+        return by_partition(offsets, as_offset, "offsets")
 
     def metrics(self) -> dict[str, float]:
         """Figures since the start under the names of Java's metrics; times in milliseconds, sizes in bytes."""

@@ -314,7 +314,7 @@ def is_later(one: int, other: int) -> bool:
 
 
 def split_batch(
-    batch: ProducerBatch, limit: int, compression: CompressionType, level: int | None
+    batch: ProducerBatch, limit: int, compression: CompressionType, level: int | None, *, is_transactional: bool = False
 ) -> list[ProducerBatch]:
     """The records of an encoded batch in batches of at most `limit` bytes, each with at least one record.
 
@@ -326,7 +326,7 @@ def split_batch(
     for record in decode_records(batch.data, *batch.tp, check_crcs=False):
         fields = (record.timestamp, record.key, record.value, record.headers)
         if builder is None or builder.append(*fields) < 0:
-            builder = BatchBuilder(limit=limit, compression=compression, level=level)
+            builder = BatchBuilder(limit=limit, compression=compression, level=level, is_transactional=is_transactional)
             builder.append(*fields)
             children.append(ProducerBatch(batch.tp, builder, batch.created, 0, batch.reports))
     sequence = batch.base_sequence

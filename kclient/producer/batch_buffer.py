@@ -70,6 +70,7 @@ class BatchBuffer:
         self._wake_pending = False
         self._flushes = 0
         self._closed: KafkaError | None = None
+        self._refusal: Callable[[], KafkaError | None] | None = None
 
     # ------------------------------------------------------------------ topics and their queues
 
@@ -77,10 +78,12 @@ class BatchBuffer:
         """The queues of a topic, to append to; None if nothing is known of it, or was sent to it. Under the lock.
 
         Raises:
-            KafkaError: The buffer was closed, and takes nothing more.
+            KafkaError: The buffer takes nothing more, or nothing now.
         """
         if self._closed is not None:
             raise self._closed
+        if self._refusal is not None and (refused := self._refusal()) is not None:
+            raise refused
         found = self._topics.get(name)
         if found is None and self.snapshot is not None and name in self.snapshot.topics:
             found = TopicQueues(name, StickyChoice(self._batch_size, self._random), self._growth)
@@ -302,6 +305,37 @@ class BatchBuffer:
             self.tell_sender()
         for waiter in waiters:
             waiter()  # they find the buffer closed
+
+    def shut(self, refusal: Callable[[], KafkaError | None]) -> None:
+        """Take no records until `reopen`; what is there stays, and nothing joins it.
+
+        Args:
+            refusal: Makes the error that appends raise.
+        """
+        with self.lock:
+            self.make_whole()
+            self._refusal = refusal
+            self.appender.topics.clear()
+            for queue in self.active.values():
+                queue.close_open()
+            waiters = self.pool.all_waiters()
+            self.want_wake()
+            self.tell_sender()
+        for waiter in waiters:
+            waiter()  # they find the buffer shut
+
+    def reopen(self) -> None:
+        """Take records again, unless the buffer was closed."""
+        with self.lock:
+            self.make_whole()
+            self._refusal = None
+            self.appender.topics.update({name: topics.slots for name, topics in self._topics.items()})
+
+    def take_queued(self) -> list[ProducerBatch]:
+        """Take away all batches that wait to be sent, also for another attempt."""
+        with self.lock:
+            self.make_whole()
+            return [self.take(queue) for queue in list(self.active.values()) for _ in range(len(queue.batches))]
 
     def abort(self, error: KafkaError) -> list[ProducerBatch]:
         """Fail everything whose fate is open, in flight or not; returns those batches."""

@@ -21,6 +21,7 @@ from kclient.errors import (
 )
 from kclient.net.throttling import requested_pause
 from kclient.producer.sender import InFlight, PartitionOutcome
+from kclient.producer.transactions import V1
 from kclient.protocol.messages import (
     InitProducerIdRequest,
     InitProducerIdResponse,
@@ -38,11 +39,14 @@ if TYPE_CHECKING:
     from kclient.concurrency import Supervisor
     from kclient.net.connection import Connection, Pending
     from kclient.producer.sender import Sender
+    from kclient.producer.transactions import TransactionManager
 
 logger: logging.Logger = logging.getLogger("kclient.producer")
 
 LAST_VERSION_WITH_NAMES: Final = 12
 """From version 13 on, Produce names topics by id only (KIP-516)."""
+LAST_VERSION_FOR_V1: Final = 11
+"""From version 12 on, Produce adds its partitions to the transaction (KIP-890)."""
 _FIRST_VERSION_WITH_BATCHES: Final = 3
 _NO_ID: Final = bytes(16)
 
@@ -57,6 +61,8 @@ class Dispatcher:
         acks: -1, 0 or 1.
         timeout_ms: What the broker is given to collect acknowledgements (`request.timeout.ms`).
         wakeup: Set by the accumulator, from any thread.
+        transactions: The transactions; None without a transactional id.
+        add_partitions: Has the transaction's coordinator add partitions.
     """
 
     def __init__(
@@ -68,8 +74,12 @@ class Dispatcher:
         acks: int,
         timeout_ms: int,
         wakeup: Wakeup,
+        transactions: TransactionManager | None = None,
+        add_partitions: Callable[[], None] | None = None,
     ) -> None:
         self._sender = sender
+        self._transactions = transactions
+        self._add_partitions = add_partitions
         self._cluster = cluster
         self._supervisor = supervisor
         self._acks = acks
@@ -77,7 +87,7 @@ class Dispatcher:
         self._wakeup = wakeup
         self._clock: Callable[[], float] = cluster.clock
         self._connecting: set[int] = set()
-        self._versions: dict[int, tuple[Connection, bool, int]] = {}
+        self._versions: dict[int, tuple[Connection, int, int]] = {}
         cluster.listeners.append(wakeup.set)
 
     async def run(self) -> None:
@@ -91,6 +101,8 @@ class Dispatcher:
                 self._cluster.request_update()
             if actions.init_producer_id:
                 self._supervisor.spawn(self._init_producer_id, name="producer id")
+            if actions.add_partitions and self._add_partitions is not None:
+                self._add_partitions()
             for node in actions.connect - self._connecting:
                 self._connecting.add(node)
                 self._supervisor.spawn(self._connect, node, name=f"connect to broker {node}")
@@ -160,16 +172,24 @@ class Dispatcher:
     def _version(self, connection: Connection, request: InFlight) -> int:
         snapshot = self._cluster.snapshot
         by_name = any(snapshot.topic_id(tp.topic) == _NO_ID for tp in request.batches)
+        highest = LAST_VERSION_WITH_NAMES if by_name else ProduceRequest.VERSIONS[1]
+        if self._transactions is not None and self._transactions.version == V1:
+            highest = LAST_VERSION_FOR_V1
         known = self._versions.get(request.node_id)
-        if known is not None and known[:2] == (connection, by_name):
+        if known is not None and known[:2] == (connection, highest):
             return known[2]
-        version = version_for(connection, ProduceRequest, LAST_VERSION_WITH_NAMES if by_name else None)
+        version = version_for(connection, ProduceRequest, highest)
         if version < _FIRST_VERSION_WITH_BATCHES:
             raise UnsupportedVersionError(
                 f"{connection.address} takes Produce only up to version {version}: "
                 "kclient needs Apache Kafka 0.11 or newer"
             )
-        self._versions[request.node_id] = (connection, by_name, version)
+        if self._transactions is not None and self._transactions.version != V1 and version <= LAST_VERSION_FOR_V1:
+            raise UnsupportedVersionError(
+                f"{connection.address} takes Produce only up to version {version}, which adds no partitions to "
+                "transactions, though the cluster has transaction.version 2: all brokers have to be Kafka 4.0 or newer"
+            )
+        self._versions[request.node_id] = (connection, highest, version)
         return version
 
     def _message(self, request: InFlight, version: int) -> ProduceRequest:
@@ -182,7 +202,12 @@ class Dispatcher:
                 request.names[topic_id] = tp.topic
                 topic = topics[tp.topic] = TopicProduceData(name=tp.topic, topic_id=topic_id, partition_data=[])
             topic.partition_data.append(PartitionProduceData(index=tp.partition, records=batch.encode()))
-        return ProduceRequest(acks=self._acks, timeout_ms=self._timeout_ms, topic_data=list(topics.values()))
+        return ProduceRequest(
+            transactional_id=None if self._transactions is None else self._transactions.transactional_id,
+            acks=self._acks,
+            timeout_ms=self._timeout_ms,
+            topic_data=list(topics.values()),
+        )
 
     def _on_done(self, request: InFlight, pending: Pending) -> None:
         """The answer is there, or there will be none. Runs in the loop; must not raise."""

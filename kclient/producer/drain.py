@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from kclient.producer.producer_id import ProducerIdState
     from kclient.producer.queues import PartitionQueue
     from kclient.producer.settings import AccumulatorSettings
+    from kclient.producer.transactions import TransactionManager
     from kclient.types import TopicPartition
 
 
@@ -64,6 +65,7 @@ class BatchDrain:
         buffer: Where they are.
         settings: Sizes and times.
         producer_id_state: Assigns sequence numbers, and keeps back what must not leave yet; None without idempotence.
+        transactions: Keeps back what no transaction holds yet; None without a transactional id.
         mute: Keep a partition's other batches back while one is on its way.
     """
 
@@ -72,12 +74,14 @@ class BatchDrain:
         buffer: BatchBuffer,
         settings: AccumulatorSettings,
         producer_id_state: ProducerIdState | None = None,
+        transactions: TransactionManager | None = None,
         *,
         mute: bool = False,
     ) -> None:
         self._buffer = buffer
         self._settings = settings
         self._producer_id_state = producer_id_state
+        self._transactions = transactions
         self._mute = mute
         self._turn = 0
         self._weighed = -inf
@@ -174,7 +178,9 @@ class BatchDrain:
         return queues[start:] + queues[:start]
 
     def _may_send(self, batch: ProducerBatch, leader: int) -> bool:
-        return self._producer_id_state is None or self._producer_id_state.may_send(batch, leader)
+        if self._producer_id_state is not None and not self._producer_id_state.may_send(batch, leader):
+            return False
+        return self._transactions is None or self._transactions.may_leave(batch.tp)
 
     def _send(self, queue: PartitionQueue, leader: int) -> None:
         """The first batch of a queue leaves for a broker."""
@@ -184,6 +190,8 @@ class BatchDrain:
         if self._producer_id_state is not None:
             self._producer_id_state.assign(batch)
             self._producer_id_state.departed(batch.tp, leader)
+        if self._transactions is not None:
+            self._transactions.departed()
 
     def take_expired(self, now: float) -> list[ProducerBatch]:
         """Remove and return the queued batches whose `delivery.timeout.ms` is over."""
@@ -228,7 +236,8 @@ class BatchDrain:
         """
         settings = self._settings
         limit = max(min(settings.batch_size, batch.size // 2), HEADER_SIZE)
-        children = split_batch(batch, limit, settings.compression, settings.compression_level)
+        level = settings.compression_level
+        children = split_batch(batch, limit, settings.compression, level, is_transactional=settings.transactional)
         batch.split(children)
         with self._buffer.lock:
             self._buffer.make_whole()

@@ -27,8 +27,11 @@ from kclient.producer.record_appender import RecordAppender
 from kclient.producer.sender import Sender
 from kclient.producer.sending import Sending
 from kclient.producer.settings import ProducerSettings
+from kclient.producer.states import TransactionState
 from kclient.producer.status import ProducerStatus
 from kclient.producer.topics import KnownTopics, TopicLoader
+from kclient.producer.transaction_driver import TransactionDriver
+from kclient.producer.transactions import TransactionManager
 from kclient.unclosed import warn_unclosed
 
 if TYPE_CHECKING:
@@ -48,6 +51,7 @@ class _InLoop(NamedTuple):
     sender: Sender
     dispatcher: Dispatcher
     task: TaskHandle
+    transactions: TransactionDriver | None
 
 
 class ProducerLifecycle:
@@ -80,7 +84,11 @@ class ProducerLifecycle:
         self.reports: DeliveryReports = DeliveryReports(self.supervisor.check_loop, check_alive)
         self._clock = clock
         self._settings = settings
-        self._ids = ProducerIdState() if settings.idempotent else None
+        transactional_id = config.transactional_id
+        self._ids = ProducerIdState(transactional=transactional_id is not None) if settings.idempotent else None
+        self._transactions = (
+            None if transactional_id is None or self._ids is None else TransactionManager(transactional_id, self._ids)
+        )
         self.status: ProducerStatus = ProducerStatus(self._fatal, lazy=lazy)
         self._sender_wakeup = Wakeup()
         """The sender has something to look at: set from any thread."""
@@ -92,7 +100,7 @@ class ProducerLifecycle:
                 self.buffer.appender,
                 Accumulator(self.buffer, settings.accumulator, self.reports),
                 self._topics,
-                self.status.check,
+                self._check_sending,
                 self._snapshot,
                 key_serializer=settings.key_serializer,
                 value_serializer=settings.value_serializer,
@@ -102,11 +110,15 @@ class ProducerLifecycle:
             ),
             Interceptors(settings.interceptors),
             self.reports,
-            self.status.check,
+            self._check_sending,
             clock=clock,
             max_block_ms=config.max_block_ms,
             buffer_memory=config.buffer_memory,
+            transaction=self._transaction_number if self._transactions is not None else None,
         )
+        if self._transactions is not None:
+            self._transactions.listeners.append(self._transaction_changed)
+            self._transaction_changed()
         self._forgotten = False
         self._plugins_closed = False
         self._pid = os.getpid()
@@ -116,7 +128,26 @@ class ProducerLifecycle:
         return f"{','.join(self.config.bootstrap_servers)} {self.status.state.value}"
 
     def _fatal(self) -> KafkaError | None:
+        if self._transactions is not None and self._transactions.state is TransactionState.FATAL_ERROR:
+            return self._transactions.error
         return None if self._ids is None else self._ids.error
+
+    def _check_sending(self) -> None:
+        """Raise where the producer takes no records."""
+        self.status.check()
+        if self._transactions is not None and (refused := self._transactions.refusal()) is not None:
+            raise refused
+
+    def _transaction_number(self) -> int:
+        return 0 if self._transactions is None else self._transactions.number
+
+    def _transaction_changed(self) -> None:
+        """Records are taken amid a transaction only."""
+        assert self._transactions is not None
+        if self._transactions.state is TransactionState.IN_TRANSACTION:
+            self.buffer.reopen()
+        else:
+            self.buffer.shut(self._transactions.refusal)
 
     def _snapshot(self) -> ClusterSnapshot:
         return self.cluster.snapshot
@@ -158,6 +189,26 @@ class ProducerLifecycle:
         """
         return self._started().loader
 
+    @property
+    def has_open_transaction(self) -> bool:
+        """Whether there is a transaction that may be aborted."""
+        found = None if self._transactions is None else self._transactions.state
+        return found in {TransactionState.IN_TRANSACTION, TransactionState.ABORTABLE_ERROR}
+
+    def transactions(self) -> TransactionDriver:
+        """The transactions.
+
+        Raises:
+            IllegalStateError: There is no `transactional.id`, or the producer was not started.
+            KafkaError: The producer has failed, or was closed.
+        """
+        self.status.check()
+        self.supervisor.check_loop()
+        driver = self._started().transactions
+        if driver is None:
+            raise IllegalStateError("Transactions need the setting transactional.id (transactional_id='...')")
+        return driver
+
     async def start(self) -> None:
         """Start the background tasks; connects when there is something to send."""
         self.status.check_new()
@@ -192,13 +243,26 @@ class ProducerLifecycle:
         mute = not settings.idempotent and settings.sender.max_in_flight == 1
         sender = Sender(
             self.buffer,
-            BatchDrain(self.buffer, settings.accumulator, self._ids, mute=mute),
+            BatchDrain(self.buffer, settings.accumulator, self._ids, self._transactions, mute=mute),
             self._ids,
             cluster.metadata,
             settings.sender,
             cluster.retry_backoff,
+            transactions=self._transactions,
         )
         cluster.listeners.append(self._on_metadata)
+        transactions = None
+        if self._transactions is not None:
+            transactions = TransactionDriver(
+                self._transactions,
+                cluster,
+                self.supervisor,
+                buffer=self.buffer,
+                reports=self.reports,
+                wake_sender=self._sender_wakeup.set,
+                timeout_ms=config.transaction_timeout_ms,
+                max_block=config.max_block_ms / 1000,
+            )
         dispatcher = Dispatcher(
             sender,
             cluster,
@@ -206,8 +270,11 @@ class ProducerLifecycle:
             acks=settings.sender.acks,
             timeout_ms=config.request_timeout_ms,
             wakeup=self._sender_wakeup,
+            transactions=self._transactions,
+            add_partitions=None if transactions is None else transactions.add_partitions,
         )
-        return _InLoop(cluster, loader, sender, dispatcher, self.supervisor.spawn(dispatcher.run, name="sender"))
+        task = self.supervisor.spawn(dispatcher.run, name="sender")
+        return _InLoop(cluster, loader, sender, dispatcher, task, transactions)
 
     def _on_metadata(self) -> None:
         """New metadata: append may go by them from now on."""
@@ -305,6 +372,9 @@ class ProducerLifecycle:
         try:
             if timeout is None or timeout > 0:
                 with anyio.move_on_after(timeout):
+                    driver = self._started().transactions
+                    if driver is not None:
+                        await driver.finish()
                     await wait_for_batches(self.buffer.incomplete)
         finally:
             await to_the_end(self._end)
@@ -313,6 +383,8 @@ class ProducerLifecycle:
         parts = self._started()
         error = ClosedError("The producer was closed before the record was acknowledged")
         self._gave_up(parts.sender.abort(error), "the producer was closed before they were acknowledged")
+        if self._transactions is not None:
+            self.reports.take_failures()  # the end of the transaction that they were part of told of them
         parts.dispatcher.stop()
         parts.task.cancel()
         await parts.cluster.aclose()

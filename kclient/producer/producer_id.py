@@ -14,7 +14,7 @@ recognises the last five batches when they come again. So:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kclient.cluster import ZERO_ID
 from kclient.errors import ErrorCode, KafkaError
@@ -60,7 +60,8 @@ class ProducerIdAndEpoch(NamedTuple):
         return self.producer_id >= 0
 
 
-_NO_PRODUCER_ID = ProducerIdAndEpoch()
+NO_PRODUCER_ID: Final = ProducerIdAndEpoch()
+"""None has been given out yet."""
 
 
 class PartitionSequences:
@@ -130,11 +131,17 @@ class PartitionSequences:
 
 
 class ProducerIdState:
-    """Assigns sequences and decides what an error means for them."""
+    """Assigns sequences and decides what an error means for them.
 
-    def __init__(self) -> None:
+    Args:
+        transactional: Whether ids and epochs are the transactions' affair: it asks for none and bumps none, and a batch
+            that leaves a gap is not renumbered but fails.
+    """
+
+    def __init__(self, *, transactional: bool = False) -> None:
+        self._transactional = transactional
         self.phase: ProducerIdPhase = ProducerIdPhase.UNINITIALIZED
-        self.identity: ProducerIdAndEpoch = _NO_PRODUCER_ID
+        self.identity: ProducerIdAndEpoch = NO_PRODUCER_ID
         self.error: KafkaError | None = None
         """Why no batch can be sent any more, in FATAL_ERROR."""
         self._partitions: dict[TopicPartition, PartitionSequences] = {}
@@ -151,7 +158,7 @@ class ProducerIdState:
     @property
     def needs_producer_id(self) -> bool:
         """Whether InitProducerId must be sent now."""
-        return self.phase is ProducerIdPhase.UNINITIALIZED
+        return self.phase is ProducerIdPhase.UNINITIALIZED and not self._transactional
 
     def initializing(self) -> None:
         """InitProducerId goes out."""
@@ -162,6 +169,14 @@ class ProducerIdState:
         self.identity = ProducerIdAndEpoch(producer_id, epoch)
         self._on(ProducerIdEvent.GIVEN_OUT)
         self._renumber()
+
+    def renew(self, producer_id: int, epoch: int) -> None:
+        """The coordinator of transactions gave out an identity: all sequences begin anew under it."""
+        if self.phase is ProducerIdPhase.INITIALIZING:
+            self._on(ProducerIdEvent.GIVEN_OUT)
+        self.identity = ProducerIdAndEpoch(producer_id, epoch)
+        self._gaps.clear()
+        self._unresolved.clear()
 
     def initialization_failed(self, error: KafkaError) -> None:
         """InitProducerId failed: for good, unless a retry can help."""
@@ -288,13 +303,15 @@ class ProducerIdState:
     def may_retry(self, batch: ProducerBatch, error: KafkaError, log_start_offset: int) -> bool:
         """Whether a batch that the broker refused may be sent again; may ask for a new epoch."""
         if error.code == ErrorCode.UNKNOWN_PRODUCER_ID:
+            if self._transactional:
+                return log_start_offset == -1
             self._on_unknown_producer_id(batch, log_start_offset)
             return True
         if error.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             if self.overtaken(batch):
                 return False  # the log has a later batch without this one: it was made anew meanwhile
             self._on_out_of_order(batch)
-            return True
+            return not self._transactional or batch.tp not in self._gaps
         return error.retriable
 
     def overtaken(self, batch: ProducerBatch) -> bool:
@@ -354,16 +371,21 @@ class ProducerIdState:
 
         A batch on its way keeps its old bytes; it is encoded anew if it has to be sent again.
         """
-        if self.phase is not ProducerIdPhase.READY or not self._gaps:
+        if self.phase is not ProducerIdPhase.READY or not self._gaps or self._transactional:
             return
         if any(self.partition(tp).identity == self.identity for tp in self._settled_gaps()):
             if self.identity.epoch >= MAX_EPOCH:
                 # epochs are used up: what is in flight goes out under a new id, once there is one
-                self.identity = _NO_PRODUCER_ID
+                self.identity = NO_PRODUCER_ID
                 self._on(ProducerIdEvent.EPOCHS_USED_UP)
                 return
             self.identity = self.identity._replace(epoch=self.identity.epoch + 1)
         self._renumber()
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether a leader will not take what follows under the present id and epoch."""
+        return any(self.partition(tp).identity == self.identity for tp in self._gaps)
 
     def _settled_gaps(self) -> list[TopicPartition]:
         """The partitions with a gap where all that comes before it is settled."""

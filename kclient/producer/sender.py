@@ -22,7 +22,7 @@ from kclient.errors import (
     error_for,
 )
 from kclient.producer.metrics import ProducerMetrics
-from kclient.producer.states import ProducerIdPhase
+from kclient.producer.states import ProducerIdPhase, TransactionState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from kclient.producer.drain import BatchDrain
     from kclient.producer.producer_id import ProducerIdState
     from kclient.producer.settings import SenderSettings
+    from kclient.producer.transactions import TransactionManager
     from kclient.types import TopicPartition
 
 logger: logging.Logger = logging.getLogger("kclient.producer")
@@ -70,6 +71,8 @@ class Actions:
     """There is something for these brokers: connect to them."""
     init_producer_id: bool = False
     """Ask any broker for a producer id."""
+    add_partitions: bool = False
+    """Ask the transaction's coordinator to add partitions."""
     refresh: bool = False
     """Fetch metadata: a leader is not known, a broker said that it is not the one, or did not answer."""
     leaderless: set[str] = field(default_factory=set)
@@ -85,6 +88,7 @@ class Sender:
         buffer: Where batches are.
         drain: Takes them out, and puts them back.
         producer_id_state: Sequence numbers; None if the producer is not idempotent.
+        transactions: What may leave in which transaction; None without a transactional id.
         metadata: Leaders.
         settings: Limits and times.
         backoff: Delay before a batch is sent again (`retry.backoff.ms`).
@@ -100,10 +104,12 @@ class Sender:
         settings: SenderSettings,
         backoff: Backoff,
         metrics: ProducerMetrics | None = None,
+        transactions: TransactionManager | None = None,
     ) -> None:
         self._buffer = buffer
         self._drain = drain
         self._producer_id_state = producer_id_state
+        self._transactions = transactions
         self.metrics: ProducerMetrics = metrics or ProducerMetrics()
         self._metadata = metadata
         self._settings = settings
@@ -128,7 +134,7 @@ class Sender:
             connected: Whether there is an open connection to a broker.
         """
         actions = Actions()
-        if not self._producer_id_ready(now, actions):
+        if not self._producer_id_ready(now, actions) or not self._transaction_ready():
             return actions
         if now >= self._next_expiry:
             self._expire(now)
@@ -147,6 +153,7 @@ class Sender:
             for node, batches in drained.batches.items():
                 actions.requests.append(self._begin(node, batches, now))
             more = drained.more and bool(nodes)
+        actions.add_partitions = self._transactions is not None and self._transactions.wants_to_add
         return actions
 
     def _begin(self, node: int, batches: list[ProducerBatch], now: float) -> InFlight:
@@ -176,6 +183,24 @@ class Sender:
                 actions.init_producer_id = True
             else:
                 actions.wake_at = min(actions.wake_at, self._init_at)
+        return True
+
+    def _transaction_ready(self) -> bool:
+        """Go by the transaction; False if the producer cannot go on, and everything is given up."""
+        transactions = self._transactions
+        if transactions is None:
+            return True
+        assert self._producer_id_state is not None
+        if self._producer_id_state.has_gaps:
+            transactions.sequence_lost()
+        if transactions.state is TransactionState.FATAL_ERROR:
+            assert transactions.error is not None
+            self._buffer.close(transactions.error)
+            self.abort(transactions.error)
+            return False
+        if (error := transactions.giving_up) is not None:
+            for batch in self._buffer.take_queued():
+                self._fail(batch, error, refused=False)
         return True
 
     def _sendable(
@@ -389,6 +414,8 @@ class Sender:
                 self._producer_id_state.lost(batch)
             self._producer_id_state.failed(batch, error, refused=refused)
         self.metrics.failed(batch)
+        if self._transactions is not None:
+            self._transactions.delivery_failed(batch, error)
         logger.debug("%s: %d records failed: %s", batch.tp, batch.count, error)
         batch.fail(error, records)
         self._buffer.finished(batch)

@@ -10,7 +10,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from kclient.arguments import check_plain_callback
-from kclient.errors import BufferExhaustedError
+from kclient.errors import BufferExhaustedError, TransactionAbortedError
 from kclient.producer.accumulator import NO_METADATA, Full, NoMetadata
 from kclient.producer.arrow import pieces_of, telling_rows
 from kclient.producer.delivery import Deliveries, Delivery
@@ -71,6 +71,7 @@ class Sending:
         clock: Monotonic time in seconds.
         max_block_ms: How long a call waits at most (`max.block.ms`).
         buffer_memory: Bytes of the buffer, for messages.
+        transaction: Numbers the transactions; None without a transactional id.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class Sending:
         clock: Callable[[], float],
         max_block_ms: int,
         buffer_memory: int,
+        transaction: Callable[[], int] | None = None,
     ) -> None:
         self._append = appender.append
         self._append_some = appender.append_some
@@ -96,6 +98,7 @@ class Sending:
         self._max_block_ms = max_block_ms
         self._max_block = max_block_ms / 1000
         self._buffer_memory = buffer_memory
+        self._transaction = transaction
 
     def send(
         self,
@@ -122,14 +125,39 @@ class Sending:
             if isinstance(made, Delivery):
                 return made
             record = (topic, value, key, partition, timestamp, headers, on_delivery, serialized, 0)
-            return self._append_later(made, record)
+            return self._in_one_transaction(self._append_later(made, record))
         seen = self._interceptors.on_send(ProducerRecord(topic, value, key, partition, timestamp, headers))
         told = self._interceptors.acknowledgement(on_delivery)
         with self._interceptors.seen():
             rest = (seen.partition, seen.timestamp, as_headers(seen.headers), told, serialized, 0)
             record = (seen.topic, seen.value, seen.key, *rest)
             made = self._append(*record)
-        return made if isinstance(made, Delivery) else self._append_seen(made, record)
+        if isinstance(made, Delivery):
+            return made
+        return self._in_one_transaction(self._append_seen(made, record))
+
+    def _in_one_transaction(self, script: Script[T]) -> Script[T]:
+        """A script that ends with an error where the transaction that it began in is not the present one any more.
+
+        Else what waited would join a transaction that another task has begun meanwhile.
+        """
+        if self._transaction is None:
+            return (yield from script)
+        number = self._transaction()
+        try:
+            wait = next(script)
+            while True:
+                try:
+                    yield wait
+                    if self._transaction() != number:
+                        raise TransactionAbortedError("The transaction that the call was made in ended while it waited")
+                except BaseException as error:  # noqa: BLE001  (the script decides what to do about it)
+                    wait = script.throw(error)
+                else:
+                    wait = script.send(None)
+        except StopIteration as end:
+            made: T = end.value
+            return made
 
     def _append_later(self, why: Full | NoMetadata, record: Arguments) -> Script[Delivery]:
         deadline = self._clock() + self._max_block
@@ -167,6 +195,16 @@ class Sending:
         serialized: bool = False,
     ) -> Script[Deliveries]:
         """Append values, and as many keys if there are any."""
+        return self._in_one_transaction(self._send_batch(topic, values, keys, partition, serialized))
+
+    def _send_batch(
+        self,
+        topic: str,
+        values: Sequence[Any],
+        keys: Sequence[Any] | None,
+        partition: int | None,
+        serialized: bool,
+    ) -> Script[Deliveries]:
         deliveries = Deliveries()
         begun = self._clock()
         if self._intercepted:
@@ -193,6 +231,9 @@ class Sending:
 
     def send_arrow(self, topic: str | None, data: Any) -> Script[Deliveries]:
         """Append the rows of Arrow data; without a topic each row tells its own."""
+        return self._in_one_transaction(self._send_arrow(topic, data))
+
+    def _send_arrow(self, topic: str | None, data: Any) -> Script[Deliveries]:
         deliveries = Deliveries()
         with telling_rows(deliveries):
             if not self._intercepted:

@@ -37,6 +37,8 @@ class AccumulatorSettings:
     availability_timeout: float = 0.0
     """Seconds after which a broker that takes nothing gets no records without a key; 0 for never."""
     ignore_keys: bool = False
+    transactional: bool = False
+    """Whether batches belong to transactions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,7 @@ def _accumulator(config: ProducerConfig) -> AccumulatorSettings:
         adaptive=config.partitioner_adaptive_partitioning_enable,
         availability_timeout=config.partitioner_availability_timeout_ms / 1000,
         ignore_keys=config.partitioner_ignore_keys,
+        transactional=config.transactional_id is not None,
     )
 
 

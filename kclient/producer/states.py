@@ -1,6 +1,6 @@
-"""The states of a batch and of the producer id, and what leads from one to the next.
+"""The states of a batch, of the producer id and of a transaction, and what leads from one to the next.
 
-`docs/internals/producer.md` draws the tables below; a test compares both.
+`docs/internals/producer.md` and `transactions.md` draw the tables below; a test compares both.
 """
 
 from __future__ import annotations
@@ -136,4 +136,75 @@ PRODUCER_ID_TABLE: StateTable[ProducerIdPhase, ProducerIdEvent] = {
         ProducerIdEvent.EPOCHS_USED_UP: ProducerIdPhase.UNINITIALIZED,
     },
     ProducerIdPhase.FATAL_ERROR: {},
+}
+
+
+class TransactionState(PlainEnum):
+    """Where a transactional producer stands."""
+
+    UNINITIALIZED = auto()
+    """`init_transactions` was not called."""
+    INITIALIZING = auto()
+    """The coordinator was asked for a producer id, or for the next epoch of the present one."""
+    READY = auto()
+    """A transaction may begin."""
+    IN_TRANSACTION = auto()
+    """Records and offsets may be added."""
+    COMMITTING = auto()
+    """What was sent is waited for, then the coordinator is asked to commit."""
+    ABORTING = auto()
+    """What has left is waited for, then the coordinator is asked to abort."""
+    ABORTABLE_ERROR = auto()
+    """The transaction cannot be committed any more: it has to be aborted, then the producer can go on."""
+    FATAL_ERROR = auto()
+    """The producer cannot go on; every call raises."""
+
+
+class TransactionEvent(PlainEnum):
+    """What happens to a transactional producer; the values are the labels of the diagram."""
+
+    INIT = "init_transactions"
+    GIVEN_OUT = "an id and an epoch"
+    BEGIN = "begin_transaction"
+    COMMIT = "commit_transaction"
+    ABORT = "abort_transaction"
+    FAILED = "what it holds cannot be committed any more"
+    ENDED = "ended"
+    ENDED_WITH_BUMP = "ended, and the epoch has to be bumped"
+    FATAL = "fenced, or an error that cannot pass"
+
+
+TRANSACTION_TABLE: StateTable[TransactionState, TransactionEvent] = {
+    TransactionState.UNINITIALIZED: {
+        TransactionEvent.INIT: TransactionState.INITIALIZING,
+    },
+    TransactionState.INITIALIZING: {
+        TransactionEvent.GIVEN_OUT: TransactionState.READY,
+        TransactionEvent.FATAL: TransactionState.FATAL_ERROR,
+    },
+    TransactionState.READY: {
+        TransactionEvent.BEGIN: TransactionState.IN_TRANSACTION,
+    },
+    TransactionState.IN_TRANSACTION: {
+        TransactionEvent.COMMIT: TransactionState.COMMITTING,
+        TransactionEvent.ABORT: TransactionState.ABORTING,
+        TransactionEvent.FAILED: TransactionState.ABORTABLE_ERROR,
+        TransactionEvent.FATAL: TransactionState.FATAL_ERROR,
+    },
+    TransactionState.COMMITTING: {
+        TransactionEvent.ENDED: TransactionState.READY,
+        TransactionEvent.ENDED_WITH_BUMP: TransactionState.INITIALIZING,
+        TransactionEvent.FAILED: TransactionState.ABORTABLE_ERROR,
+        TransactionEvent.FATAL: TransactionState.FATAL_ERROR,
+    },
+    TransactionState.ABORTING: {
+        TransactionEvent.ENDED: TransactionState.READY,
+        TransactionEvent.ENDED_WITH_BUMP: TransactionState.INITIALIZING,
+        TransactionEvent.FATAL: TransactionState.FATAL_ERROR,
+    },
+    TransactionState.ABORTABLE_ERROR: {
+        TransactionEvent.ABORT: TransactionState.ABORTING,
+        TransactionEvent.FATAL: TransactionState.FATAL_ERROR,
+    },
+    TransactionState.FATAL_ERROR: {},
 }

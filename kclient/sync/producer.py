@@ -9,29 +9,31 @@ from __future__ import annotations
 import logging
 import os
 import weakref
+from contextlib import contextmanager
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from kclient.arguments import AS_LONG_AS_IT_TAKES, check_timeout, in_seconds
 from kclient.cluster import leaves_in_order
 from kclient.concurrency import ThreadSignal, drive
-from kclient.errors import ClosedError, DeliveryError, KafkaTimeoutError
+from kclient.errors import ClosedError, DeliveryError, KafkaError, KafkaTimeoutError, TransactionAbortableError
 from kclient.producer.base import ProducerBase
 from kclient.producer.delivery import Deliveries, Delivery
 from kclient.producer.lifecycle import ProducerLifecycle
 from kclient.producer.record_arguments import as_values_and_keys
 from kclient.producer.sending import LetOthersRun, LoadTopic, WaitForRoom
+from kclient.producer.transaction_driver import TransactionDriver
 from kclient.sync.beginning import Beginning, StartedByWith, orphaned
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Iterator
     from types import TracebackType
 
     from kclient.config import ConfigInput, ProducerConfig
     from kclient.producer.interfaces import DeliveryCallback
     from kclient.producer.sending import AnyWait
     from kclient.sync.portal import Portal
-    from kclient.types import Headers, PartitionInfo
+    from kclient.types import ConsumerGroupMetadata, Headers, Offsets, PartitionInfo
 
 logger: logging.Logger = logging.getLogger("kclient.producer")
 
@@ -315,6 +317,128 @@ class Producer(StartedByWith, ProducerBase):
         if not life.reports.settle(deadline):
             raise KafkaTimeoutError(f"Another thread was still calling callbacks after {in_seconds(timeout or 0.0)}")
         self._raise_failures()
+
+    # ------------------------------------------------------------------ transactions
+
+    def init_transactions(self) -> None:
+        """Get the producer id of `transactional.id`: before the first transaction, once.
+
+        It fences every other producer with this `transactional.id`, and has the transaction that one left open ended.
+
+        Waits up to `max.block.ms`. If it takes longer or is interrupted it goes on: call it again to wait for it.
+
+        Raises:
+            KafkaTimeoutError: It takes longer than `max.block.ms`.
+            IllegalStateError: It was called before, or there is no `transactional.id`.
+            TransactionalIdAuthorizationError: This user must not use the `transactional.id`.
+            InvalidTxnTimeoutError: `transaction.timeout.ms` is more than the brokers allow.
+        """
+        self._transact(TransactionDriver.init_transactions)
+
+    def begin_transaction(self) -> None:
+        """Begin a transaction: what is sent until `commit_transaction` is committed or aborted as a whole.
+
+        It asks nothing of a broker. `transaction.timeout.ms` counts from the first record or offset.
+
+        Raises:
+            IllegalStateError: A transaction is open, `init_transactions` has not been called, or another call has not
+                ended.
+            TransactionAbortableError: The present one has to be aborted first.
+            ProducerFencedError: A newer producer has the `transactional.id`.
+        """
+        self._transact(TransactionDriver.begin_transaction)
+
+    def send_offsets_to_transaction(self, offsets: Offsets, group_metadata: ConsumerGroupMetadata) -> None:
+        """Make a consumer group's offsets a part of the transaction: they are committed with it, or not at all.
+
+        The consumer must not commit them itself (`enable.auto.commit=false`). Waits up to `max.block.ms`; if it takes
+        longer or is interrupted, it goes on until the transaction is committed, or is given up where that is aborted.
+
+        Args:
+            offsets: By partition, the offset of the next record to read (`Consumer.position`), also as
+                `OffsetAndMetadata`.
+            group_metadata: The consumer's `group_metadata()`: offsets of a consumer that is not in the group any more
+                are refused (KIP-447).
+
+        Raises:
+            CommitFailedError: The group has gone on without the consumer. Abort the transaction.
+            TransactionAbortableError: The transaction has to be aborted.
+            GroupAuthorizationError: This user must not commit offsets of the group. Abort the transaction.
+            KafkaTimeoutError: It takes longer than `max.block.ms`.
+            IllegalStateError: No transaction is open.
+            ProducerFencedError: A newer producer has the `transactional.id`.
+            TypeError, ValueError: The arguments are not as above.
+        """
+        wanted = self._group_offsets(offsets, group_metadata)
+        self._transact(lambda driver: driver.send_offsets(wanted, group_metadata))
+
+    def commit_transaction(self) -> None:
+        """Commit the transaction, once everything that was sent in it has been delivered.
+
+        A record that could not be delivered makes it fail: nobody has to look at deliveries. Waits up to
+        `max.block.ms`. If it takes longer or is interrupted it goes on, and nothing is known yet: call it again for its
+        outcome.
+
+        Raises:
+            TransactionAbortableError: It cannot be committed; `__cause__` says why. Call `abort_transaction`.
+            KafkaTimeoutError: It takes longer than `max.block.ms`.
+            IllegalStateError: No transaction is open.
+            ProducerFencedError: A newer producer has the `transactional.id`, or the transaction took longer than
+                `transaction.timeout.ms`.
+        """
+        self._transact(TransactionDriver.commit_transaction)
+
+    def abort_transaction(self) -> None:
+        """Abort the transaction: readers with `isolation.level=read_committed` see none of it.
+
+        Records that have not left are not sent; their deliveries raise `TransactionAbortedError`. Waits up to
+        `max.block.ms`. If it takes longer or is interrupted it goes on: call it again to wait for it.
+
+        Raises:
+            KafkaTimeoutError: It takes longer than `max.block.ms`.
+            IllegalStateError: No transaction is open.
+            ProducerFencedError: A newer producer has the `transactional.id`, or the transaction took longer than
+                `transaction.timeout.ms`.
+        """
+        self._transact(TransactionDriver.abort_transaction)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Self]:
+        """A transaction for the length of a block, for `with`: committed at its end, aborted on an exception.
+
+        It is aborted on Ctrl-C too, and where it cannot be committed. Where the commit itself is interrupted, or
+        takes longer than `max.block.ms`, nothing is known yet: call `commit_transaction` again for its outcome.
+
+        Raises:
+            KafkaError: As for `begin_transaction` and `commit_transaction`.
+        """
+        self.begin_transaction()
+        try:
+            yield self
+        except BaseException as error:
+            self._abort_after(error)
+            raise
+        try:
+            self.commit_transaction()
+        except TransactionAbortableError as error:
+            self._abort_after(error)
+            self._life.status.check()  # it may have turned out that the producer is fenced
+            raise
+
+    def _abort_after(self, error: BaseException) -> None:
+        """Abort because of an error, which is the one to be raised."""
+        if not self._life.has_open_transaction:
+            return
+        try:
+            self.abort_transaction()
+        except KafkaError as second:
+            error.add_note(f"kclient: the transaction could not be aborted: {second}")
+
+    def _transact(self, ask: Callable[[TransactionDriver], Awaitable[None]]) -> None:
+        async def call() -> None:
+            await ask(self._life.transactions())
+
+        self._running().call(call)
 
     # ------------------------------------------------------------------ looking
 

@@ -10,11 +10,20 @@ import sys
 import textwrap
 from ast import literal_eval
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import anyio
 import pytest
 
+import kclient
+from kclient.admin import NewTopic
+from kclient.types import TopicPartition
 from tests.conftest import require_java
 from tests.gateway_process import GatewayProcess
+from tests.stored import stored_records
+
+if TYPE_CHECKING:
+    from tests.kafka_server import KafkaServer
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDES = ROOT / "docs" / "guide"
@@ -101,6 +110,30 @@ def test_the_readmes_commands_as_they_are_pasted(tmp_path: Path) -> None:
     assert re.search(r"^flights\t\d\t1\t1\t0\t", done.stdout, re.MULTILINE), "the group has read everything"
     assert re.search(r"^flights\t1\t1\t1\t\d+$", done.stdout, re.MULTILINE), "the archive holds one record"
     assert list(tmp_path.glob("archive/topic=flights/date=*/*.parquet"))
+
+
+@pytest.mark.kafka
+@pytest.mark.anyio
+async def test_transactions(kafka: KafkaServer) -> None:
+    """Both functions of the page, the second one cancelled when it has copied."""
+    names: dict[str, Any] = {}
+    for text in snippets("transactions.md"):
+        exec(text.replace("localhost:9092", kafka.bootstrap), names)
+    async with kclient.Admin(bootstrap_servers=kafka.bootstrap) as admin:
+        await admin.create_topics([NewTopic(name, 1, 1) for name in ("invoices", "bookings", "in", "out")])
+    await names["bill"]()
+    for name in ("invoices", "bookings"):
+        assert [record.value for record in await stored_records(kafka.bootstrap, TopicPartition(name, 0))] == [b"1"]
+    async with kclient.Producer(bootstrap_servers=kafka.bootstrap) as producer:
+        await producer.send_batch("in", [b"a", b"b"])
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(names["copy"])
+        async with kclient.Consumer(bootstrap_servers=kafka.bootstrap, isolation_level="read_committed") as consumer:
+            with anyio.fail_after(60):
+                while (await consumer.end_offsets([TopicPartition("out", 0)]))[TopicPartition("out", 0)] < 3:
+                    await anyio.sleep(0.05)
+        tasks.cancel_scope.cancel()
+    assert [record.value for record in await stored_records(kafka.bootstrap, TopicPartition("out", 0))] == [b"a", b"b"]
 
 
 def test_testing_without_pytest(tmp_path: Path) -> None:

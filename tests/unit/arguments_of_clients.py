@@ -21,6 +21,7 @@ from kclient import (
     TopicPartition,
 )
 from kclient.arguments import shown
+from kclient.types import ConsumerGroupMetadata
 from tests.hostile_values import edges, floats, numbers, odd, scalars, texts
 
 Arguments = dict[str, st.SearchStrategy[Any]]
@@ -80,6 +81,7 @@ RIGHT: Arguments = {
     "dry_run": st.booleans(),
     "group_id": group,
     "group_ids": st.lists(group, max_size=2),
+    "group_metadata": st.builds(ConsumerGroupMetadata, group),
     "headers": st.lists(st.tuples(st.text("abc"), st.binary(max_size=3) | st.none()), max_size=2),
     "include_headers": st.booleans(),
     "include_internal": st.booleans(),
@@ -121,6 +123,9 @@ NEARLY: Arguments = {
     "configs": nearly_configs,
     "group_id": texts,
     "group_ids": st.lists(texts, max_size=2),
+    "group_metadata": st.builds(
+        ConsumerGroupMetadata, texts | scalars, edges | scalars, texts | scalars, st.none() | texts | scalars
+    ),
     "headers": st.lists(st.tuples(texts | scalars, scalars), max_size=2) | st.lists(scalars, max_size=2),
     "name": texts,
     "names": st.lists(texts, max_size=2),

@@ -42,12 +42,15 @@ from kclient.producer.states import (
     BATCH_TABLE,
     EVIDENCE_TABLE,
     PRODUCER_ID_TABLE,
+    TRANSACTION_TABLE,
     AttemptOutcome,
     BatchEvent,
     BatchState,
     Evidence,
     ProducerIdEvent,
     ProducerIdPhase,
+    TransactionEvent,
+    TransactionState,
 )
 from kclient.state_tables import diagram, next_state, successor
 
@@ -78,6 +81,7 @@ MACHINES = {
     "position": Machine(POSITION_TABLE, PositionState, PositionEvent, "fetching.md"),
     "producer id": Machine(PRODUCER_ID_TABLE, ProducerIdPhase, ProducerIdEvent, "producer.md"),
     "session": Machine(SESSION_TABLE, SessionState, SessionEvent, "connection.md"),
+    "transaction": Machine(TRANSACTION_TABLE, TransactionState, TransactionEvent, "transactions.md"),
 }
 
 

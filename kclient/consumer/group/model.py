@@ -8,23 +8,13 @@ from math import inf
 from typing import TYPE_CHECKING, TypeAlias
 
 from kclient.cluster import Backoff
+from kclient.types import ConsumerGroupMetadata as ConsumerGroupMetadata
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kclient.protocol.message import ApiMessage
     from kclient.types import TopicPartition
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerGroupMetadata:
-    """Who a consumer is in its group; a transactional producer passes it on with the offsets it commits."""
-
-    group_id: str
-    generation_id: int = -1
-    """Generation of the group, or -1 while the consumer is not a member."""
-    member_id: str = ""
-    group_instance_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,6 +124,13 @@ def test_where_to_begin_and_to_stop(shell: Shell) -> None:
     assert refused.err.count("\n") == 1
 
 
+def test_produce_takes_no_transactional_id(shell: Shell) -> None:
+    for name in ("transactional.id", "transactional_id"):
+        refused = shell("produce", "t", "-c", f"{name}=x", stdin="{}\n")
+        assert refused.code != 0
+        assert "--config transactional.id has no place here" in refused.err
+
+
 def test_a_group_goes_on_where_it_stopped(shell: Shell) -> None:
     shell.ok("produce", "t", stdin="".join(f'{{"value": "{number}"}}\n' for number in range(10)))
     first = shell.ok("consume", "t", "--group", "g", "--from-beginning", "--limit", "4")
@@ -270,7 +277,7 @@ def test_an_interruption_beside_a_send_is_counted(
         (["topics", "create", "u", "-p", "-5"], 2, "a new topic's number of partitions is from 1"),
         (["produce", "a b"], 2, "not 'a b'"),
         (["produce", ""], 2, "not ''"),
-        (["produce", "t", "-c", "transactional.id=x"], 2, "not supported yet"),
+        (["produce", "t", "-c", "transaction.two.phase.commit.enable=true"], 2, "not supported yet"),
         (["groups", "reset", "", "--to-latest", "-t", "t"], 2, "a group's name is empty"),
         (["pipeline", "archive", "t", "--to", "x", "--spark", "spark.master=local"], 2, "--master says where"),
         (["consume"], 2, "Missing argument 'TOPIC'; see kclient consume --help"),

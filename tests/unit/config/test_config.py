@@ -381,3 +381,22 @@ def test_served_settings_are_read_somewhere(cls: type[ClientConfig]) -> None:
         if item.served and item.served_values is None and not any(item.attribute in source for source in sources)
     ]
     assert unread == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "names"),
+    [
+        ({"enable.idempotence": False}, "enable.idempotence=false"),
+        ({"acks": "1"}, "acks=1"),
+        ({"retries": 0}, "retries=0"),
+        ({"max.in.flight.requests.per.connection": 6}, "max.in.flight"),
+    ],
+)
+def test_transactions_need_idempotence(settings: dict[str, Any], names: str) -> None:
+    with pytest.raises(ConfigError, match=f"transactional.id needs idempotence.*{names}"):
+        ProducerConfig.parse({"bootstrap.servers": "a:1", "transactional.id": "x", **settings})
+
+
+def test_a_two_phase_commit_is_refused_with_its_reason() -> None:
+    with pytest.raises(NotYetSupportedError, match="no stable version"):
+        ProducerConfig.parse({"bootstrap.servers": "a:1", "transaction.two.phase.commit.enable": True})

@@ -19,6 +19,7 @@ from kclient.producer.interfaces import DeliveryCallback
 from kclient.producer.producer_id import ProducerIdState
 from kclient.producer.sender import Actions, InFlight, PartitionOutcome, Sender
 from kclient.producer.settings import AccumulatorSettings, SenderSettings
+from kclient.producer.transactions import TransactionManager
 from kclient.records import BatchBuilder, decode_records
 from kclient.types import Headers, Node, TopicPartition
 from tests.fake_kafka import FakeKafka
@@ -59,18 +60,26 @@ class Parts:
         retries: int = 2147483647,
         max_in_flight: int = 5,
         seed: int = 1,
+        transactional: bool = False,
         **settings: Any,
     ) -> None:
         defaults: dict[str, Any] = {"batch_size": 1000, "linger": 0.0, "growth": 1000}
         self.now = 1000.0
         self.wakes = 0
-        self.settings = AccumulatorSettings(**{**defaults, **settings})
+        self.settings = AccumulatorSettings(**{**defaults, **settings}, transactional=transactional)
         self.reports = DeliveryReports()
-        self.producer_id_state = ProducerIdState() if idempotent else None
+        self.producer_id_state = ProducerIdState(transactional=transactional) if idempotent else None
+        self.transactions = (
+            TransactionManager("id", self.producer_id_state) if transactional and self.producer_id_state else None
+        )
         self.buffer = BatchBuffer(self.settings, self._wake, Random(seed))
         self.accumulator = Accumulator(self.buffer, self.settings, self.reports)
         self.drain = BatchDrain(
-            self.buffer, self.settings, self.producer_id_state, mute=not idempotent and max_in_flight == 1
+            self.buffer,
+            self.settings,
+            self.producer_id_state,
+            self.transactions,
+            mute=not idempotent and max_in_flight == 1,
         )
         self.metadata = MetadataCache(max_age=300, backoff=Backoff(100, 1000))
         self.metadata.begin_update(self.now)
@@ -87,6 +96,7 @@ class Parts:
                 delivery_timeout=self.settings.delivery_timeout,
             ),
             Backoff(100, 1000, jitter=0.0),
+            transactions=self.transactions,
         )
         self.lead(leaders)
 

@@ -21,7 +21,6 @@ from kclient.errors import (
     IllegalStateError,
     KafkaError,
     KafkaTimeoutError,
-    NotYetSupportedError,
     OutOfOrderSequenceError,
     RecordTooLargeError,
     SerializationError,
@@ -680,11 +679,6 @@ async def test_closing_inside_the_block() -> None:
         with anyio.fail_after(5):
             await producer.close()
         assert kafka.values() == [b"a"]
-
-
-async def test_transactions_come_later() -> None:
-    with pytest.raises(NotYetSupportedError, match=r"transactional\.id"):
-        Producer(bootstrap_servers="x:1", transactional_id="me")
 
 
 async def test_close_without_time_gives_up_and_counts(caplog: pytest.LogCaptureFixture) -> None:

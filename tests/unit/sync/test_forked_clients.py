@@ -16,6 +16,7 @@ from kclient.producer.delivery import wait_for_batch
 from kclient.sync import Admin, Consumer, Producer
 from kclient.sync.portal import get_portal
 from kclient.testing import memory_broker
+from kclient.types import ConsumerGroupMetadata
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork"),
@@ -39,11 +40,12 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "seek": (("t", 0), 0),
     "send": ("t", b"x"),
     "send_batch": ("t", [b"x"]),
+    "send_offsets_to_transaction": ({("t", 0): 1}, ConsumerGroupMetadata("g")),
     "subscribe": (["t"],),
 }
 MAY_ANSWER = {
     "consumer": {"assignment", "close", "group_metadata", "paused", "subscription", "wakeup"},
-    "producer": {"close", "metrics"},
+    "producer": {"close", "metrics", "transaction"},
 }
 """They wait for nobody."""
 
