@@ -8,7 +8,8 @@ where there is no open batch with room, to the `Accumulator`; both fill the `Bat
 `Dispatcher`'s task asks the `Sender` what to do, which takes batches out by the `BatchDrain`, numbered by the
 `ProducerIdState`, and is told what became of each request. Finished batches go to the `DeliveryReports`, which the face
 tells the user. With a transactional id the `TransactionManager` says what may leave in which transaction, and the
-`TransactionDriver` carries out its calls. `ProducerLifecycle` puts all of them together, and ends them; it is the only one that knows the others.
+`TransactionDriver` carries out its calls. `ProducerLifecycle` puts all of them together, and ends them; it is the only
+one that knows the others.
 `docs/internals/producer.md` has the rest.
 """
 

@@ -308,3 +308,32 @@ async def test_a_broker_that_is_killed_amid_a_transaction(release: str, tmp_path
         assert committed.offset == 5
     finally:
         await anyio.to_thread.run_sync(server.stop)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+async def test_the_cluster_is_upgraded_under_the_producer(tmp_path: Path, topic: str) -> None:
+    """From `transaction.version` 1 to 2; the producer learns of it when it connects anew."""
+    require_java()
+    server = KafkaServer(KAFKA_4, tmp_path, heap="512m")
+    server.format("--feature", "transaction.version=1")
+    await anyio.to_thread.run_sync(server.start)
+    upgrade = ("--bootstrap-server", server.bootstrap, "upgrade", "--feature", "transaction.version=2")
+    try:
+        async with Admin(bootstrap_servers=server.bootstrap) as admin:
+            await admin.create_topics([NewTopic(topic, PARTITIONS, 1)])
+        async with kclient.Producer(bootstrap_servers=server.bootstrap, transactional_id=topic) as producer:
+            await producer.init_transactions()
+            for value in (b"a", b"b", b"c", b"d"):
+                async with producer.transaction():
+                    await producer.send(topic, value, partition=0)
+                if value == b"b":
+                    await anyio.to_thread.run_sync(server.run_tool, "org.apache.kafka.tools.FeatureCommand", *upgrade)
+                    await anyio.to_thread.run_sync(server.stop)
+                    await anyio.to_thread.run_sync(server.start)
+            await producer.begin_transaction()
+            await (await producer.send(topic, b"aborted", partition=0))
+            await producer.abort_transaction()
+        assert await values(server.bootstrap, topic) == [b"a", b"b", b"c", b"d"]
+    finally:
+        await anyio.to_thread.run_sync(server.stop)
