@@ -133,7 +133,7 @@ class Dispatcher:
         except KafkaError as error:
             self._sender.on_connect_failed(node, error)
             if error.fatal:
-                self._sender.abort(error)
+                self._sender.give_up(error)
             logger.info("broker %d cannot be reached: %s", node, error)
         else:
             self._sender.on_connected(node)

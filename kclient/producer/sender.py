@@ -420,8 +420,18 @@ class Sender:
         batch.fail(error, records)
         self._buffer.finished(batch)
 
+    def give_up(self, error: KafkaError) -> None:
+        """Fail what is there, because a broker refuses us for good; the producer takes more records."""
+        for batch in self._buffer.take_queued():
+            self._fail(batch, error, refused=False)
+        for requests in self._in_flight.values():
+            for request in requests:
+                for batch in request.batches.values():
+                    if not batch.done:
+                        self._fail(batch, error, refused=False)
+
     def abort(self, error: KafkaError) -> int:
-        """Give everything up; returns the number of records that were not sent or not acknowledged."""
+        """Give everything up at the producer's end; returns how many records were not sent or not acknowledged."""
         self._in_flight.clear()
         batches = self._buffer.abort(error)
         for batch in batches:
