@@ -102,8 +102,8 @@ class ProducerConfig(ClientConfig):
     transaction_timeout_ms: int = setting(
         Number(),
         60_000,
-        """Time after which the brokers abort a transaction that is open; then the producer is fenced. At most
-        `transaction.max.timeout.ms` of the brokers.""",
+        """Time after which the brokers abort a transaction that is open; then the producer has to abort it too, or,
+        with `transaction.version` 1, is fenced. At most `transaction.max.timeout.ms` of the brokers.""",
     )
     transaction_two_phase_commit_enable: bool = setting(
         Boolean(),

@@ -108,7 +108,7 @@ class Producer(ProducerBase):
 
         Args:
             timeout: Seconds to wait for what is on its way; None waits until its fate is known (within
-                `delivery.timeout.ms`), 0 gives it up.
+                `delivery.timeout.ms`, and `transaction.timeout.ms` for the end of a transaction), 0 gives it up.
 
         Raises:
             DeliveryError: Records were not delivered, and nobody awaited them.
@@ -316,7 +316,8 @@ class Producer(ProducerBase):
             TransactionalIdAuthorizationError: This user must not use the `transactional.id`.
             InvalidTxnTimeoutError: `transaction.timeout.ms` is more than the brokers allow.
         """
-        await self._life.transactions().init_transactions()
+        told = await self._life.transactions().init_transactions()
+        told()
 
     async def begin_transaction(self) -> None:
         """Begin a transaction: what is sent until `commit_transaction` is committed or aborted as a whole.
@@ -369,7 +370,8 @@ class Producer(ProducerBase):
             ProducerFencedError: A newer producer has the `transactional.id`, or the transaction took longer than
                 `transaction.timeout.ms`.
         """
-        await self._life.transactions().commit_transaction()
+        told = await self._life.transactions().commit_transaction()
+        told()
 
     async def abort_transaction(self) -> None:
         """Abort the transaction: readers with `isolation.level=read_committed` see none of it.
@@ -383,7 +385,8 @@ class Producer(ProducerBase):
             ProducerFencedError: A newer producer has the `transactional.id`, or the transaction took longer than
                 `transaction.timeout.ms`.
         """
-        await self._life.transactions().abort_transaction()
+        told = await self._life.transactions().abort_transaction()
+        told()
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Self]:

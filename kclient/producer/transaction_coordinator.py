@@ -130,9 +130,23 @@ class CoordinatorRequests:
             RefusedError: It failed for a reason that does not pass.
             GivenUpError: Nobody wants it any more, and it has not been done.
         """
+        try:
+            return await self._ask(what, message, codes, versions, also, wanted, pause)
+        finally:
+            self.problem = None
+
+    async def _ask(
+        self,
+        what: TransactionRequest,
+        message: ApiMessage,
+        codes: Callable[[Any], Iterable[Code]],
+        versions: AllowedVersions,
+        also: tuple[type[ApiMessage], ...],
+        wanted: Callable[[], bool],
+        pause: float | None,
+    ) -> Any:
         attempts = 0
         unknown = False
-        self.problem = None
         while True:
             if not unknown and not wanted():
                 raise GivenUpError
@@ -153,7 +167,6 @@ class CoordinatorRequests:
             else:
                 refused = self._worst(what, codes(answer))
                 if refused is None:
-                    self.problem = None
                     return answer
                 self.problem, kind = refused
                 if kind not in {ErrorKind.RETRIABLE, ErrorKind.REFRESH_RETRIABLE}:

@@ -141,9 +141,12 @@ class TransactionDriver:
 
     # ------------------------------------------------------------------ calls
 
-    async def init_transactions(self) -> None:
+    # What some return is to be called once the caller knows that they were successful. Until then the same call gives
+    # the outcome again: a thread that waits for the loop may be interrupted on the way.
+
+    async def init_transactions(self) -> Callable[[], None]:
         """Get a producer id for the transactional id; fences who had it before, and ends what that left open."""
-        await self._call(INIT, self._manager.init, self._initialize)
+        return await self._call(INIT, self._manager.init, self._initialize)
 
     async def begin_transaction(self) -> None:
         """Begin a transaction."""
@@ -151,13 +154,13 @@ class TransactionDriver:
         self._check_pending("begin_transaction")
         self._manager.begin()
 
-    async def commit_transaction(self) -> None:
+    async def commit_transaction(self) -> Callable[[], None]:
         """Commit what was sent."""
-        await self._call(COMMIT, self._manager.commit, self._commit)
+        return await self._call(COMMIT, self._manager.commit, self._commit)
 
-    async def abort_transaction(self) -> None:
+    async def abort_transaction(self) -> Callable[[], None]:
         """Abort what was sent."""
-        await self._call(ABORT, self._manager.abort, self._abort)
+        return await self._call(ABORT, self._manager.abort, self._abort)
 
     async def send_offsets(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: ConsumerGroupMetadata
@@ -188,30 +191,56 @@ class TransactionDriver:
         way = "has ended, but nobody was told so" if pending.done.done else "is under way"
         raise IllegalStateError(f"{name} is not possible: {pending.name} {way}; call it again for its outcome")
 
-    async def _call(self, name: str, begin: Callable[[], None], work: Callable[[], Awaitable[None]]) -> None:
+    async def _call(
+        self, name: str, begin: Callable[[], None], work: Callable[[], Awaitable[None]]
+    ) -> Callable[[], None]:
         """Have something done by a task, or wait for the task that does it already."""
         self._supervisor.check()
         if self._pending is None or self._pending.name != name:
             self._check_pending(name)
             begin()
-            call = _Call(name)
-            call.task = self._supervisor.spawn(self._run, call, work, name=name)
-            self._pending = call
-        await self._wait(self._pending, f"; it goes on: call {name} again to wait for it")
+            self._begin(name, work)
+        call = self._pending
+        assert call is not None
+        await self._wait(call, f"; it goes on: call {name} again to wait for it")
+        return partial(self._told, call)
+
+    def _told(self, call: _Call) -> None:
+        """Somebody knows the outcome of a call. Any thread may say so."""
+        if self._pending is call:
+            self._pending = None
+
+    def _begin(self, name: str, work: Callable[[], Awaitable[None]]) -> _Call:
+        call = _Call(name)
+        call.task = self._supervisor.spawn(self._run, call, work, name=name)
+        self._pending = call
+        return call
 
     async def _wait(self, call: _Call, hint: str) -> None:
         with anyio.move_on_after(self._max_block):
             await call.ended()
         if call.done.done:
-            if self._pending is call:
-                self._pending = None
+            if call.done.error is not None:
+                self._told(call)  # or not: the state says what failed
             self._supervisor.check()  # a failure of the producer says more than that the call was given up
             call.done.result()
             return
-        cause = self._coordinator.problem
-        reason = str(cause) if cause is not None else self._cluster.trouble or self._cluster.silence(self._max_block)
+        cause = self._problem
+        reason = self._trouble()
         text = f"{call.name} has not ended within max.block.ms ({in_seconds(self._max_block)}){hint}"
         raise KafkaTimeoutError(f"{text}. {reason}" if reason else text) from cause
+
+    @property
+    def _problem(self) -> KafkaError | None:
+        """Why a coordinator has not done what it is asked for."""
+        asked = (self._coordinator, *self._groups.values())
+        return next((found.problem for found in asked if found.problem is not None), None)
+
+    def _trouble(self) -> str:
+        """What is known of why something takes long."""
+        if self._problem is not None:
+            return str(self._problem)
+        return self._cluster.trouble or self._cluster.silence(self._max_block) or ""
 
     async def _run(self, call: _Call, work: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -307,8 +336,14 @@ class TransactionDriver:
                 answer = await self._ask_to_end(request)
             following = ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
         can_bump = self._coordinator.speaks(InitProducerIdRequest) >= INIT_BUMP_VERSIONS.lowest
-        if manager.ended(following, version=self._coordinator.version, can_bump=can_bump):
+        if not manager.ended(following, version=self._coordinator.version, can_bump=can_bump):
+            return
+        try:
             await self._initialize(manager.identity)
+        except KafkaError:
+            if not committed:
+                raise
+            # it is committed, which nobody must take for a failure; the next call raises what the state is
 
     async def _ask_to_end(self, request: EndTxnRequest) -> EndTxnResponse:
         try:
@@ -420,15 +455,20 @@ class TransactionDriver:
 
     async def finish(self) -> None:
         """Abort the transaction that is open, or wait for its end if that is under way."""
-        state = self._manager.state
-        try:
-            if state in _LEFT_OPEN and (self._pending is None or self._pending.done.done):
-                self._pending = None
-                logger.warning(
-                    "The producer is closed amid a transaction of %r: it is aborted", self._manager.transactional_id
-                )
-                await self.abort_transaction()
-            elif self._pending is not None and self._pending.name in {COMMIT, ABORT}:
+        name, manager = self._manager.transactional_id, self._manager
+        patience = max(self._max_block, self._timeout_ms / 1000)  # later the coordinator has aborted it by itself
+        with anyio.move_on_after(patience) as scope:
+            if self._pending is not None and self._pending.name in {COMMIT, ABORT}:
                 await self._pending.ended()
-        except KafkaError as error:
-            logger.warning("The transaction of %r was not ended: %s", self._manager.transactional_id, error)
+            if manager.state in _LEFT_OPEN:  # also after a commit that failed
+                logger.warning("The producer is closed amid a transaction of %r: it is aborted", name)
+                manager.abort()
+                call = self._begin(ABORT, self._abort)
+                await call.ended()
+                if call.done.error is not None:
+                    logger.warning("The transaction of %r was not ended: %s", name, call.done.error)
+        if scope.cancelled_caught:
+            logger.warning(
+                "The transaction of %r was not ended within transaction.timeout.ms or max.block.ms: %s",
+                name, self._trouble(),
+            )  # fmt: skip

@@ -98,21 +98,25 @@ class TransactionManager:
             IllegalStateError: The call does not fit the state.
         """
         if event not in TRANSACTION_TABLE[self.state]:
-            raise self._not_now(_CALLS[event])
+            raise self._not_now(_CALLS[event], self.state)
 
-    def _not_now(self, call: str) -> KafkaError:
-        if self.error is not None and self.state in {TransactionState.FATAL_ERROR, TransactionState.ABORTABLE_ERROR}:
-            return self.error
-        reason = _REASONS[self.state]
-        if self.state is TransactionState.UNINITIALIZED:
+    def _not_now(self, call: str, state: TransactionState) -> KafkaError:
+        reason = _REASONS.get(state)
+        if reason is None:
+            error = self.error
+            if error is not None:
+                return error
+            reason = "the transaction has just been aborted"  # by the loop's thread, while another one asked
+        if state is TransactionState.UNINITIALIZED:
             reason += ": it comes first"
         return IllegalStateError(f"{call} is not possible: {reason}")
 
     def refusal(self) -> KafkaError | None:
         """Why records and offsets cannot be added now; None if they can. Any thread may ask."""
-        if self.state is TransactionState.IN_TRANSACTION:
+        state = self.state  # once: the loop's thread may change it
+        if state is TransactionState.IN_TRANSACTION:
             return None
-        return self._not_now("Sending")
+        return self._not_now("Sending", state)
 
     def init(self) -> None:
         """`init_transactions` begins."""

@@ -122,7 +122,7 @@ class Producer(StartedByWith, ProducerBase):
 
         Args:
             timeout: Seconds to wait for what is on its way; None waits until its fate is known (within
-                `delivery.timeout.ms`), 0 gives it up.
+                `delivery.timeout.ms`, and `transaction.timeout.ms` for the end of a transaction), 0 gives it up.
 
         Raises:
             DeliveryError: Records were not delivered, and nobody asked for them.
@@ -412,7 +412,13 @@ class Producer(StartedByWith, ProducerBase):
         Raises:
             KafkaError: As for `begin_transaction` and `commit_transaction`.
         """
-        self.begin_transaction()
+        try:
+            self.begin_transaction()
+        except KafkaError:
+            raise
+        except BaseException as error:  # Ctrl-C, and it may have begun all the same
+            self._abort_after(error)
+            raise
         try:
             yield self
         except BaseException as error:
@@ -434,11 +440,13 @@ class Producer(StartedByWith, ProducerBase):
         except KafkaError as second:
             error.add_note(f"kclient: the transaction could not be aborted: {second}")
 
-    def _transact(self, ask: Callable[[TransactionDriver], Awaitable[None]]) -> None:
-        async def call() -> None:
-            await ask(self._life.transactions())
+    def _transact(self, ask: Callable[[TransactionDriver], Awaitable[Callable[[], None] | None]]) -> None:
+        async def call() -> Callable[[], None] | None:
+            return await ask(self._life.transactions())
 
-        self._running().call(call)
+        told = self._running().call(call)
+        if told is not None:
+            told()  # in this thread: an interrupted call has told nobody
 
     # ------------------------------------------------------------------ looking
 

@@ -296,3 +296,11 @@ def test_whatever_happens(version: int, steps: list[str], data: st.DataObject) -
                 parts.answer(request, ErrorCode.INVALID_RECORD if step == "refuse" else 0)
         ended()
     assert manager.state is not TransactionState.FATAL_ERROR
+
+
+@pytest.mark.parametrize("state", set(TransactionState) - {TransactionState.IN_TRANSACTION})
+def test_other_threads_may_ask_at_any_moment(state: TransactionState) -> None:
+    """A thread may have read the state just before, and the error just after an abort."""
+    manager = Transacting(V1).manager
+    manager.state = state
+    assert isinstance(manager.refusal(), IllegalStateError)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import _thread
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
 
+import anyio
 import pytest
 
 from kclient.errors import (
@@ -16,6 +18,7 @@ from kclient.errors import (
     TransactionAbortableError,
     TransactionAbortedError,
 )
+from kclient.protocol.messages import EndTxnRequest
 from kclient.protocol.registry import ApiKey
 from kclient.sync.portal import get_portal
 from kclient.sync.producer import Producer
@@ -111,6 +114,38 @@ def test_a_commit_that_takes_longer_than_max_block_ms(coordinator: FakeTransacti
             except KafkaTimeoutError:
                 pass
     assert coordinator.visible() == [b"x"]
+
+
+def test_a_commit_that_is_interrupted_when_its_outcome_is_there(coordinator: FakeTransactions) -> None:
+    """Its caller knows nothing, so the same call tells the outcome."""
+    with producing(coordinator) as producer:
+        producer.init_transactions()
+        hold = get_portal().call(_event)
+        coordinator.trouble[ApiKey.END_TXN].append(Trouble(hold=hold))
+        producer.begin_transaction()
+        producer.send("t", b"x")
+
+        def interrupt() -> None:
+            while not coordinator.kafka.count(EndTxnRequest):
+                pass
+            _thread.interrupt_main()  # noticed when the wait for the outcome ends
+            get_portal().call_soon(hold.set)
+
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        with pytest.raises(KeyboardInterrupt):
+            producer.commit_transaction()
+        thread.join()
+        with pytest.raises(IllegalStateError, match="call it again for its outcome"):
+            producer.begin_transaction()
+        producer.commit_transaction()
+        with producer.transaction():
+            producer.send("t", b"y")
+    assert coordinator.visible() == [b"x", b"y"]
+
+
+async def _event() -> anyio.Event:
+    return anyio.Event()
 
 
 def test_records_of_other_threads_are_in_it_or_refused(coordinator: FakeTransactions) -> None:
