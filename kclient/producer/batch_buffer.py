@@ -81,7 +81,7 @@ class BatchBuffer:
             KafkaError: The buffer takes nothing more, or nothing now.
         """
         if self._closed is not None:
-            raise self._closed
+            raise self._closed.with_traceback(None)  # else it keeps the frames of all calls that it was raised by
         if self._refusal is not None and (refused := self._refusal()) is not None:
             raise refused
         found = self._topics.get(name)

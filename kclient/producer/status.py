@@ -10,6 +10,7 @@ from kclient.state_tables import next_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import TracebackType
 
 
 class ProducerStatus:
@@ -25,6 +26,8 @@ class ProducerStatus:
         self._fatal = fatal
         self._lazy = lazy
         self._failure: KafkaError | None = None
+        self._trace: TracebackType | None = None
+        """Where it was raised first."""
 
     def go(self, event: ClientEvent) -> None:
         """Something happens to the producer.
@@ -40,6 +43,7 @@ class ProducerStatus:
             wrapped = KafkaError(f"The producer's background task failed: {error!r}", fatal=True)
             wrapped.__cause__ = error
             error = wrapped
+        self._trace = error.__traceback__
         self._failure = error
         return error
 
@@ -51,9 +55,12 @@ class ProducerStatus:
             ClosedError: The producer was closed.
             IllegalStateError: The producer was not started.
         """
-        failure = self._failure or self._fatal()
-        if failure is not None:
-            raise failure
+        if self._failure is not None:
+            raise self._failure.with_traceback(
+                self._trace
+            )  # else it keeps the frames of all calls that it was raised by
+        if (fatal := self._fatal()) is not None:
+            raise fatal.with_traceback(None)
         if self.state is ClientState.NEW and not self._lazy:
             raise IllegalStateError("The producer was not started: use `async with` or call `start`")
         if self.state not in {ClientState.NEW, ClientState.RUNNING}:

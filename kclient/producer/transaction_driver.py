@@ -270,7 +270,7 @@ class TransactionDriver:
     def _raise_error(self) -> None:
         """Raise why the transaction cannot be committed, if it cannot."""
         if self._manager.error is not None:
-            raise self._manager.error
+            raise self._manager.error.with_traceback(None)
 
     # ------------------------------------------------------------------ the id and its epoch
 

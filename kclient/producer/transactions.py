@@ -105,7 +105,7 @@ class TransactionManager:
         if reason is None:
             error = self.error
             if error is not None:
-                return error
+                return error.with_traceback(None)  # else it keeps the frames of all calls that it was raised by
             reason = "the transaction has just been aborted"  # by the loop's thread, while another one asked
         if state is TransactionState.UNINITIALIZED:
             reason += ": it comes first"
