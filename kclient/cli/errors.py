@@ -24,6 +24,10 @@ class UsageError(Exception):
     """The command was given something that it cannot take; the text says what and what it can take."""
 
 
+class UnreachableError(Exception):
+    """No broker was reached; the text says which option names it."""
+
+
 class Terminated(BaseException):
     """SIGTERM came: whatever runs ends as it does after Ctrl-C, so that groups are left and Spark is stopped."""
 
@@ -141,10 +145,35 @@ def reason_of(error: BaseException) -> str:
 
 def sentence_of(error: BaseException) -> str:
     """An exception in one line, with what may help."""
-    from kclient.errors import BrokerConnectionError, KafkaTimeoutError
-
     text = reason_of(error)
-    # others are refused connections too, such as Spark by its Java
-    if isinstance(error, BrokerConnectionError | KafkaTimeoutError) and any(said in text for said in _NOT_RUNNING):
+    if _unreachable(error):
         text += "; is it running? --bootstrap, or the variable KCLIENT_BOOTSTRAP_SERVERS, says where it is"
     return text
+
+
+@contextmanager
+def named_by(options: str) -> Iterator[None]:
+    """While the body runs, other options than --bootstrap say where the brokers are.
+
+    Args:
+        options: What they say, such as "--from says where it is".
+
+    Raises:
+        UnreachableError: No broker was reached.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not _unreachable(error):
+            raise
+        raise UnreachableError(f"{reason_of(error)}; is it running? {options}") from error
+
+
+def _unreachable(error: BaseException) -> bool:
+    """Whether no broker was reached; others are refused connections too, such as Spark by its Java."""
+    from kclient.errors import BrokerConnectionError, KafkaTimeoutError
+
+    if not isinstance(error, BrokerConnectionError | KafkaTimeoutError):
+        return False
+    text = reason_of(error)
+    return any(said in text for said in _NOT_RUNNING)

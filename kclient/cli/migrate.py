@@ -14,7 +14,7 @@ from typing import Any, Final
 import anyio
 
 from kclient.cli import output
-from kclient.cli.errors import FAILED, UsageError, check_terminated
+from kclient.cli.errors import FAILED, UsageError, check_terminated, named_by
 from kclient.cli.migrate_output import MigrationProgress, print_plan, print_verification
 from kclient.cli.settings import PATIENCE_MS, parse_config
 from kclient.errors import BrokerConnectionError
@@ -30,6 +30,7 @@ from kclient.migration.verifying import ComparedSides
 from kclient.migration.verifying import verify as compare_sides
 
 _PROGRESS_S: Final = 0.5
+_FROM: Final = "--from says where the cluster is"
 _CALL_MS: Final = 60_000
 """How long one question to a busy cluster may take; runs ask again."""
 
@@ -116,7 +117,8 @@ def _for_clients(address: str) -> str:
 def plan(settings: dict[str, object], store: str, selected: TopicSelection, *, as_json: bool) -> int:
     """Print the plan; 1 if something stands in the way."""
     _check_store(store)
-    made = anyio.run(_plan, settings, store, selected)
+    with named_by(_FROM):
+        made = anyio.run(_plan, settings, store, selected)
     if as_json:
         output.line(json.dumps(made.as_json(), indent=2, sort_keys=True))
     else:
@@ -150,11 +152,17 @@ def run(
     memory: int | None,
     until_caught_up: bool,
 ) -> int:
-    """Mirror until a signal comes; 130 after Ctrl-C, 0 after SIGTERM, 1 if some topics could not be mirrored."""
+    """Mirror until a signal comes: 130 after Ctrl-C, 0 after SIGTERM.
+
+    Until everything is there, if that was asked for: 1 if some topics could not be mirrored, and 143 if SIGTERM came
+    before.
+    """
     _check_store(store.address)
+    if store.advertise is not None and store.listen is None:
+        raise UsageError("--advertise is what clients are told that come to --listen HOST:PORT, which is missing")
     throttle, memory = _throttle(rate), _memory(memory)
 
-    async def work(sides: Sides, progress: MigrationProgress, stop: Callable[[Callable[[], None]], None]) -> int:
+    async def work(sides: Sides, progress: MigrationProgress, stop: Callable[[Callable[[], None]], None]) -> int | None:
         mirror = Mirror(sides.source, sides.target, selected, throttle=throttle(), note=progress.note, memory=memory)
         stop(mirror.stop)
         await mirror.prepare()
@@ -164,9 +172,11 @@ def run(
         with progress.showing(mirror):
             await following.run(progress.keep_showing, until_caught_up=until_caught_up)
         progress.summary(mirror, following.offsets)
+        if not following.done:
+            return None
         return FAILED if mirror.problems else 0
 
-    return _with_both(settings, store, selected, work)
+    return _with_both(settings, store, selected, work, endless=not until_caught_up)
 
 
 def cutover(
@@ -181,11 +191,14 @@ def cutover(
     rate: float | None,
     memory: int | None,
 ) -> int:
-    """Have the store take over; 1 if producers were heard of afterwards, or the source could not be asked for them."""
+    """Have the store take over; 1 if producers were heard of afterwards, or the source could not be asked for them.
+
+    130 if Ctrl-C breaks it off, 143 if SIGTERM does.
+    """
     _check_store(store.address)
     throttle, memory = _throttle(rate), _memory(memory)
 
-    async def work(sides: Sides, progress: MigrationProgress, stop: Callable[[Callable[[], None]], None]) -> int:
+    async def work(sides: Sides, progress: MigrationProgress, stop: Callable[[Callable[[], None]], None]) -> int | None:
         mirror = Mirror(sides.source, sides.target, selected, throttle=throttle(), note=progress.note, memory=memory)
         await mirror.prepare()
         cut = CutOverRun(
@@ -201,7 +214,7 @@ def cutover(
             taken = [topic.name for topic in mirror.topics.values() if not topic.record.mirrored]
             told = f"only {', '.join(taken)} were" if taken else "nothing was"
             progress.note(f"broken off, and {told} taken over: cut over again, or go on with kclient migrate run")
-            return FAILED
+            return None
         _told_of(done[0], mirror, store)
         return FAILED if done[0].late or done[0].unknown is not None else 0
 
@@ -234,7 +247,8 @@ def verify(settings: dict[str, object], store: str, selected: TopicSelection, *,
     """Compare both sides; 1 if they differ."""
     if not exists(store):
         raise BrokerConnectionError(f"there is no gateway's directory at {store}", retriable=False)
-    found = anyio.run(_verify, settings, store, selected, records)
+    with named_by("--from and --to say where the two sides are"):
+        found = anyio.run(_verify, settings, store, selected, records)
     if as_json:
         output.line(json.dumps(_as_json(found), indent=2, sort_keys=True))
     else:
@@ -287,20 +301,34 @@ def _memory(size: int | None) -> int:
     return MEMORY if size is None else size
 
 
-_Work = Callable[[Sides, MigrationProgress, Callable[[Callable[[], None]], None]], Awaitable[int]]
+_Work = Callable[[Sides, MigrationProgress, Callable[[Callable[[], None]], None]], Awaitable[int | None]]
 
 
-def _with_both(settings: dict[str, object], store: StoreOptions, selected: TopicSelection, work: _Work) -> int:
+def _with_both(
+    settings: dict[str, object], store: StoreOptions, selected: TopicSelection, work: _Work, *, endless: bool = False
+) -> int:
+    """Open both sides and do the work.
+
+    Args:
+        settings: Of the client of the source.
+        store: The store.
+        selected: The topics: some of these have to be there.
+        work: Returns the exit code, or None if a signal has ended it.
+        endless: Whether it goes on until SIGTERM, which is then no failure.
+    """
     options = {"use_uvloop": importlib.util.find_spec("uvloop") is not None}
-    return anyio.run(_working, settings, store, selected, work, backend="asyncio", backend_options=options)
+    with named_by(_FROM):
+        return anyio.run(_working, settings, store, selected, work, endless, backend="asyncio", backend_options=options)
 
 
-async def _working(settings: dict[str, object], store: StoreOptions, selected: TopicSelection, work: _Work) -> int:
+async def _working(
+    settings: dict[str, object], store: StoreOptions, selected: TopicSelection, work: _Work, endless: bool
+) -> int:
     """Open both sides and do the work; a signal ends it in order, a second one at once."""
     ends: list[Callable[[], None]] = []
     received: list[signal.Signals] = []
     progress = MigrationProgress()
-    outcome: list[int] = []
+    outcome: list[int | None] = []
     failure: list[Exception] = []
 
     async def body() -> None:
@@ -334,6 +362,6 @@ async def _working(settings: dict[str, object], store: StoreOptions, selected: T
             tasks.cancel_scope.cancel()
     if failure:
         raise failure[0]
-    if received:
-        return 0 if received[0] == signal.SIGTERM else 128 + received[0]
-    return outcome[0]
+    if outcome and outcome[0] is not None:  # done, whatever came meanwhile
+        return outcome[0]
+    return 0 if endless and received[0] == signal.SIGTERM else 128 + received[0]

@@ -204,7 +204,12 @@ class CutOverRun:
         """Which groups have to be waited for; empty for none."""
         if self._active_groups:
             return ""
-        groups = await committed(self._source, self._partitions)
+        try:
+            groups = await committed(self._source, self._partitions)
+        except KafkaError as error:
+            if not error.retriable:
+                raise
+            return f"the source cannot be asked for its groups: {error}"
         active: list[GroupCommits] = [group for group in groups if group.active]
         if not active:
             return ""

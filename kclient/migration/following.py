@@ -143,6 +143,8 @@ class Following:
         self._moved: Moved = {}
         self.offsets: int = 0
         """Committed offsets that were moved."""
+        self.done: bool = False
+        """Whether everything was moved that it was to end at."""
 
     async def run(self, *besides: Callable[[], Awaitable[object]], until_caught_up: bool = False) -> None:
         """Follow the source until the mirror is stopped.
@@ -173,6 +175,7 @@ class Following:
     async def _end_when_caught_up(self) -> None:
         await self._caught_up()
         await self._move()
+        self.done = True
         self._mirror.stop()
 
     async def _caught_up(self) -> None:

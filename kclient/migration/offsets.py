@@ -11,18 +11,26 @@ import anyio
 
 from kclient.admin import Admin, GroupListing, PartialFailureError
 from kclient.errors import (
+    CoordinatorNotAvailableError,
     GroupIdNotFoundError,
     GroupNotEmptyError,
     GroupSubscribedToTopicError,
     KafkaError,
+    TopicAuthorizationError,
     UnknownMemberIdError,
+    UnknownTopicOrPartitionError,
 )
 from kclient.types import OffsetAndMetadata, TopicPartition
 
+_OFFSETS_TOPIC: Final = "__consumer_offsets"
 _TOGETHER: Final = 8
 """Groups that are asked for at the same time."""
-ACTIVE: Final = frozenset({"Stable", "PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling"})
+ACTIVE: Final = frozenset(
+    {"Stable", "PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling", "NotReady"}
+)
 """The states of groups that have members."""
+_WITH_OFFSETS: Final = frozenset({"", "classic", "consumer", "streams"})
+_PROTOCOLS: Final = frozenset({"", "consumer", "streams"})
 
 
 @dataclass(slots=True)
@@ -31,7 +39,7 @@ class GroupCommits:
 
     group_id: str
     type: str
-    """`classic`, `consumer` or empty where the brokers are too old to tell."""
+    """`classic`, `consumer`, `streams`, or empty where the brokers are too old to tell."""
     state: str
     offsets: dict[TopicPartition, OffsetAndMetadata]
 
@@ -63,7 +71,7 @@ Moved: TypeAlias = dict[tuple[str, TopicPartition], tuple[int, str]]
 
 def has_offsets(group: GroupListing) -> bool:
     """Whether a group may commit offsets that consumers go on from."""
-    return group.type.lower() in ("", "classic", "consumer") and group.protocol_type in ("", "consumer")
+    return group.type.lower() in _WITH_OFFSETS and group.protocol_type in _PROTOCOLS
 
 
 async def committed(admin: Admin, topics: Mapping[str, int]) -> list[GroupCommits]:
@@ -74,9 +82,13 @@ async def committed(admin: Admin, topics: Mapping[str, int]) -> list[GroupCommit
         topics: The topics, and how many partitions each has: what was committed of others is not looked at.
 
     Raises:
+        CoordinatorNotAvailableError: Some groups have no coordinator at the moment, so that no broker lists them.
         KafkaError: The groups cannot be listed, or one of them not be asked for.
     """
+    # before and after: whoever has got a leader meanwhile may have been listed by nobody
+    await _check_coordinators(admin)
     listed = [group for group in await admin.list_groups() if has_offsets(group)]
+    await _check_coordinators(admin)
     found: list[GroupCommits] = []
     places = anyio.Semaphore(_TOGETHER)
     failures: list[KafkaError] = []
@@ -101,6 +113,19 @@ async def committed(admin: Admin, topics: Mapping[str, int]) -> list[GroupCommit
     if failures:
         raise failures[0]
     return sorted(found, key=lambda group: group.group_id)
+
+
+async def _check_coordinators(admin: Admin) -> None:
+    """Raises where a list of groups lacks some, since the partition that they are kept in has no leader."""
+    try:
+        described = (await admin.describe_topics([_OFFSETS_TOPIC]))[_OFFSETS_TOPIC]
+    except (UnknownTopicOrPartitionError, TopicAuthorizationError):  # there are no groups yet, or we must not know
+        return
+    if orphaned := sorted(each.partition for each in described.partitions if each.leader is None):
+        raise CoordinatorNotAvailableError(
+            f"{len(orphaned)} of {len(described.partitions)} partitions of {_OFFSETS_TOPIC} have no leader (the first: "
+            f"{orphaned[0]}), so the groups in them cannot be listed: start the brokers that hold them"
+        )
 
 
 async def move_offsets(

@@ -8,11 +8,13 @@ import anyio
 import pytest
 
 import kclient
-from kclient.errors import KafkaStorageError, KafkaTimeoutError
+from kclient.admin import GroupListing, TopicDescription
+from kclient.errors import KafkaError, KafkaStorageError, KafkaTimeoutError, UnknownTopicOrPartitionError
 from kclient.gateway import Gateway
 from kclient.gateway.topics.catalogue import TopicCatalogue
 from kclient.migration import MigrationError, SourceCluster, Target, cutover
 from kclient.migration.cutover import CutOver, CutOverRun
+from kclient.types import Node, PartitionInfo
 from tests.gateway_wire import batch_of, names, running
 from tests.unit.migration.conftest import Pair, clients, pair, until
 
@@ -27,7 +29,7 @@ async def cut_over(source: Pair, htp: str, target: Gateway, **options: Any) -> C
     async with source.mirroring(target) as mirror, source.source() as theirs, clients(htp) as ours:
         try:
             return await CutOverRun(theirs, Target(target), ours, mirror, note=source.notes.append, **options).run()
-        except MigrationError as error:  # outside of the groups, which would wrap it
+        except KafkaError as error:  # outside of the groups, which would wrap it
             refusal = error
     raise refusal
 
@@ -86,6 +88,52 @@ async def test_members_at_the_source_hold_it_up() -> None:
             done = await cut_over(source, htp, target, active_groups=True)
         assert done.offsets.moved == 1
         assert await wire.committed("delays", "flights") == 1
+
+
+async def test_groups_that_no_broker_lists_hold_it_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    htp = f"memory:{next(names)}"
+    async with pair() as source, running(htp, config=NO_DELAY) as (target, wire):
+        await source.wire.create("flights")
+        await source.wire.produce("flights", batch_of(b"a"))
+        await source.wire.commit("delays", "flights", 1)
+        leaderless = [PartitionInfo("__consumer_offsets", number, None) for number in range(2)]
+        here = PartitionInfo("__consumer_offsets", 2, Node(1, "localhost", 9092, None))
+        described = TopicDescription("__consumer_offsets", "A", True, (here, *leaderless))
+        async with source.source() as theirs:
+            cluster_id = (await theirs.look()).cluster_id
+
+        async def describe(self: SourceCluster, asked: list[str]) -> dict[str, TopicDescription]:
+            if self.snapshot.cluster_id != cluster_id:
+                raise UnknownTopicOrPartitionError("no such topic")
+            return {"__consumer_offsets": described}
+
+        with monkeypatch.context() as patch:
+            patch.setattr(SourceCluster, "describe_topics", describe)
+            with pytest.raises(MigrationError, match="2 of 3 partitions of __consumer_offsets have no leader"):
+                await cut_over(source, htp, target, timeout=0.5)
+            with pytest.raises(KafkaError, match="the groups in them cannot be listed"):
+                await cut_over(source, htp, target, active_groups=True)
+        assert (await wire.produce("flights", batch_of(b"mine"))).error_code == 44
+        assert (await cut_over(source, htp, target)).offsets.moved == 1
+
+
+async def test_groups_of_kafka_streams_are_moved_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    htp = f"memory:{next(names)}"
+    async with pair() as source, running(htp, config=NO_DELAY) as (target, wire):
+        await source.wire.create("flights")
+        await source.wire.produce("flights", batch_of(b"a"))
+        await source.wire.commit("counting", "flights", 1)
+        state = "NotReady"
+
+        async def list_groups(self: SourceCluster) -> list[GroupListing]:
+            return [GroupListing("counting", "streams", state, "streams")]
+
+        monkeypatch.setattr(SourceCluster, "list_groups", list_groups)
+        with pytest.raises(MigrationError, match="the groups counting have members at the source"):
+            await cut_over(source, htp, target, timeout=0.5)
+        state = "Empty"
+        assert (await cut_over(source, htp, target)).offsets.moved == 1
+        assert await wire.committed("counting", "flights") == 1
 
 
 async def first(consumer: kclient.Consumer) -> Any:

@@ -116,10 +116,56 @@ def test_from_the_plan_to_the_cut_over(
         assert producer.send("flights", b"mine", partition=0).result().offset == 10
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_before_the_end_is_no_success(source: GatewayProcess, tmp_path: Path, number: signal.Signals) -> None:
+    both = "--from", source.bootstrap, "--to", f"embedded:{tmp_path / 'store'}"
+    fill(source.bootstrap, 3000)
+    slowly = begin("run", *both, "--until-caught-up", "--max-bytes-per-second", "5000", "--listen", "127.0.0.1:0")
+    assert slowly.stderr is not None
+    assert "clients may read" in slowly.stderr.readline()
+    slowly.send_signal(number)
+    out, err = slowly.communicate(timeout=30)
+    assert (slowly.returncode, "Error" in err) == (128 + number, False)
+    assert out.startswith("1 topics: ")
+
+    waiting = begin("cutover", *both, "--quiet-seconds", "600")
+    assert waiting.stderr is not None
+    assert "waiting: " in waiting.stderr.readline()
+    waiting.send_signal(number)
+    out, err = waiting.communicate(timeout=30)
+    assert (waiting.returncode, out) == (128 + number, "")
+    assert "broken off, and nothing was taken over" in err
+
+
+def test_a_run_without_an_end_is_ended_by_sigterm(source: GatewayProcess, tmp_path: Path) -> None:
+    fill(source.bootstrap, 1)
+    running = begin(
+        "run", "--from", source.bootstrap, "--to", f"embedded:{tmp_path / 'store'}", "--listen", "127.0.0.1:0"
+    )
+    assert running.stderr is not None
+    assert "clients may read" in running.stderr.readline()
+    running.terminate()
+    running.communicate(timeout=30)
+    assert running.returncode == 0
+
+
+@pytest.mark.parametrize("name", ["plan", "run", "verify", "cutover"])
+def test_a_source_that_is_not_there(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "format.json").touch()
+    nowhere = "--from", "127.0.0.1:1", "--config", "default.api.timeout.ms=500", "--config", "request.timeout.ms=400"
+    assert run(["migrate", name, *nowhere, "--to", f"embedded:{tmp_path / 'store'}"]) == 1
+    told = capsys.readouterr().err
+    assert "127.0.0.1:1" in told
+    assert "is it running? --from" in told
+    assert "--bootstrap" not in told
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
         (("plan", "--to", "embedded:x"), 2, "--from"),
+        (("run", "--from", "localhost:1", "--to", "embedded:x", "--advertise", "kafka:1"), 2, "--listen HOST:PORT"),
         (("run", "--from", "localhost:1", "--to", "localhost:2"), 2, "--to is embedded:DIR"),
         (("run", "--from", "localhost:1", "--to", "memory:x"), 2, "--to is embedded:DIR"),
         (("run", "--from", "localhost:1", "--to", "embedded:x", "--max-bytes-per-second", "0"), 2, "positive number"),
