@@ -212,6 +212,8 @@ def _items(batch: Batch, tp: TopicPartition) -> list[tuple[Any, ...]]:
         (
             record.offset, *who, record.timestamp, record.key, record.value,
             tuple((name, value) for name, value in record.headers),
+            # the oldest format has neither, and becomes one that always tells a type
+            record.timestamp_type if record.timestamp >= 0 else None,
         )
         for record in decode_records(batch.data, tp.topic, tp.partition)
     ]  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import crc32c
 import pytest
 
 from kclient.errors import KafkaError
@@ -58,7 +59,7 @@ async def test_what_is_missing_is_told(htp: str) -> None:
         (
             [b"a", b"b"],
             [b"a", b"B"],
-            "the records at offset 1 differ: (-1, -1, False, 17, None, b'b', ()) at the source",
+            "the records at offset 1 differ: (-1, -1, False, 17, None, b'b', (), <TimestampType.CREATE_TIME: ",
         ),
         ([b"a", b"b"], [b"a"], "the source has a record at offset 1, and the store has none"),
         ([b"a"], [b"a", b"b"], "the store has a record at offset 1, and the source has none"),
@@ -72,6 +73,18 @@ async def test_the_first_difference_is_told(theirs: list[bytes], ours: list[byte
             await side.append("flights", batch_of(b"end", timestamp=17), at=5)
         (found,) = (await compared(source, other.address)).failures
         assert difference in found
+
+
+async def test_the_type_of_timestamps_is_compared() -> None:
+    async with pair() as source, pair() as other:
+        stamped = batch_of(b"a", timestamp=17)
+        stamped[22] |= 0x08  # LogAppendTime
+        stamped[17:21] = crc32c.crc32c(stamped[21:]).to_bytes(4, "big")
+        for side, batch in ((source, stamped), (other, batch_of(b"a", timestamp=17))):
+            await side.wire.create("flights")
+            await side.append("flights", batch)
+        (found,) = (await compared(source, other.address)).failures
+        assert "the records at offset 0 differ" in found
 
 
 async def test_batches_may_be_packed_in_another_way() -> None:
