@@ -14,7 +14,8 @@ import pytest
 
 from kclient.errors import ErrorCode
 from kclient.gateway import Gateway, assembly
-from kclient.gateway.peers import EndOfTransaction, LocalPeers, Outcomes, PartitionId, TransactionOf
+from kclient.gateway.partition_id import PartitionId
+from kclient.gateway.peers import EndOfTransaction, LocalPeers, Outcomes, TransactionOf
 from kclient.records import EndMarker
 from tests.gateway_wire import Wire, batch_of, produce_request
 

@@ -18,6 +18,7 @@ from kclient.errors import ErrorCode, InvalidTxnStateError, KafkaError
 from kclient.gateway.append import AppendState
 from kclient.gateway.error_codes import code_of
 from kclient.gateway.partition import Partition
+from kclient.gateway.partition_id import PartitionId
 from kclient.gateway.partition_states import State
 from kclient.records import EndMarker
 
@@ -28,13 +29,6 @@ if TYPE_CHECKING:
 
 _PATIENCE_S: Final = 10.0
 """Seconds that the ends of transactions are waited for to be durable, once they are appended."""
-
-
-class PartitionId(NamedTuple):
-    """A partition of one incarnation of a topic."""
-
-    topic_id: bytes
-    partition: int
 
 
 class TransactionOf(NamedTuple):

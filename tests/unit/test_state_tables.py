@@ -35,6 +35,9 @@ from kclient.gateway.membership.states import GATEWAY_TABLE, GatewayEvent, Gatew
 from kclient.gateway.partition_states import PARTITION_TABLE
 from kclient.gateway.partition_states import Event as PartitionEvent
 from kclient.gateway.partition_states import State as PartitionState
+from kclient.gateway.transaction_states import COORDINATED_TABLE
+from kclient.gateway.transaction_states import TransactionEvent as CoordinatedEvent
+from kclient.gateway.transaction_states import TransactionState as CoordinatedState
 from kclient.inprocess.hosts import HOST_TABLE, HostEvent, HostState
 from kclient.net.sasl.authentication import AUTHENTICATION_TABLE, AuthenticationEvent, AuthenticationState
 from kclient.net.sasl.session import SESSION_TABLE, SessionEvent, SessionState
@@ -68,6 +71,7 @@ MACHINES = {
     "authentication": Machine(AUTHENTICATION_TABLE, AuthenticationState, AuthenticationEvent, "connection.md"),
     "batch": Machine(BATCH_TABLE, BatchState, BatchEvent, "producer.md"),
     "client": Machine(CLIENT_TABLE, ClientState, ClientEvent, "cluster.md"),
+    "coordinated transaction": Machine(COORDINATED_TABLE, CoordinatedState, CoordinatedEvent, "transactions.md"),
     "coordinator": Machine(COORDINATOR_TABLE, CoordinatorState, CoordinatorEvent, "coordinator.md"),
     "errand": Machine(ERRAND_TABLE, ErrandState, ErrandEvent, "coordinator.md"),
     "evidence": Machine(EVIDENCE_TABLE, Evidence, AttemptOutcome, "producer.md"),

@@ -15,7 +15,8 @@ from kclient.errors import (
     RequestTimedOutError,
     error_for,
 )
-from kclient.gateway.peers import PartitionId, TransactionOf
+from kclient.gateway.partition_id import PartitionId
+from kclient.gateway.peers import TransactionOf
 from kclient.records import read_header
 
 if TYPE_CHECKING:

@@ -38,7 +38,8 @@ from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
 from kclient.gateway.leadership import Leadership
 from kclient.gateway.partition import Partition, writable
 from kclient.gateway.partitions import LedElsewhereError, PartitionTable
-from kclient.gateway.peers import PartitionId, Peers
+from kclient.gateway.partition_id import PartitionId
+from kclient.gateway.peers import Peers
 from kclient.gateway.validation import check_produced
 from kclient.gateway.workers import Workers
 from kclient.memory_ledger import LimitedAccount

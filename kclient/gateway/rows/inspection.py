@@ -19,6 +19,7 @@ from kclient.gateway.rows.groups import decode_group, decode_offset, type_of_gro
 from kclient.gateway.rows.numbers import LEADER_EPOCH, LOG_START, PRODUCER_IDS
 from kclient.gateway.rows.partitions import decode_checkpoint
 from kclient.gateway.rows.topics import IntentRow, TopicRow
+from kclient.gateway.rows.transactions import decode_transaction
 from kclient.gateway.rows.units import UnitRow
 from kclient.gateway.rows.virtual import IndexedRow, decode_blocks, decode_entries
 from kclient.htp.findings import Finding, error, note
@@ -40,6 +41,10 @@ def _group(key: str, row: bytes) -> object:
 def _offset(key: str, row: bytes) -> object:
     keys.parse_offset_key(key)
     return decode_offset(row)
+
+
+def _transaction(key: str, row: bytes) -> object:
+    return decode_transaction(row, keys.parse_transaction_key(key))
 
 
 def _blocks(key: str, row: bytes) -> object:
@@ -73,6 +78,7 @@ _READERS: Final[dict[str, Callable[[str, bytes], object]]] = {
     keys.ENTRIES: _by(decode_entries),
     keys.ABORTED: _by(decode_chunk),
     keys.UNITS: _by(UnitRow.decode),
+    keys.TRANSACTIONS: _transaction,
     keys.SETTINGS: _by(decode_settings),
     keys.PRODUCER_IDS: _by(PRODUCER_IDS.decode),
     keys.LEADER_EPOCH: _by(LEADER_EPOCH.decode),
@@ -99,6 +105,7 @@ _KINDS: Final = {
     keys.ENTRIES: "index entries",
     keys.ABORTED: "aborted transactions",
     keys.UNITS: "unit epoch",
+    keys.TRANSACTIONS: "transactional id",
     keys.SETTINGS: "gateway settings",
     keys.PRODUCER_IDS: "producer ids",
     keys.LEADER_EPOCH: "leader epoch",

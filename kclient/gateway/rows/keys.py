@@ -33,6 +33,8 @@ GROUPS: Final = "group/"
 """A group with its members; one that only commits offsets has no row."""
 OFFSETS: Final = "group-offset/"
 """A committed offset, by group, topic and partition."""
+TRANSACTIONS: Final = "kafka/transaction/"
+"""A transactional id, with its producer and its transaction."""
 SETTINGS: Final = "kafka/config/broker"
 """The settings that were changed while a gateway ran."""
 PRODUCER_IDS: Final = "kafka/producer-ids"
@@ -162,6 +164,16 @@ def group_key(group_id: str) -> str:
 def parse_group_key(key: str) -> str:
     """The group that a key of `group_key` names."""
     return unquote(key.removeprefix(GROUPS))
+
+
+def transaction_key(transactional_id: str) -> str:
+    """The key of a transactional id's row."""
+    return TRANSACTIONS + quote(transactional_id, safe="")
+
+
+def parse_transaction_key(key: str) -> str:
+    """The transactional id that a key of `transaction_key` names."""
+    return unquote(key.removeprefix(TRANSACTIONS))
 
 
 def offsets_of_group(group_id: str) -> str:
