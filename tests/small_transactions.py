@@ -33,7 +33,7 @@ class SmallTransaction:
 
 
 class SmallCoordinator:
-    """Implements `kclient.gateway.peers.TransactionCoordinator`."""
+    """Implements `kclient.gateway.peers.TransactionVerifier`."""
 
     def __init__(self) -> None:
         self.transactions: dict[str, SmallTransaction] = {}

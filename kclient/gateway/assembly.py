@@ -15,6 +15,7 @@ from kclient.gateway.cluster_generations import ClusterGenerations
 from kclient.gateway.config import BrokerConfig, TopicConfig
 from kclient.gateway.dynamic_config import DynamicConfig
 from kclient.gateway.extents import partition_store
+from kclient.gateway.features import Feature, Features
 from kclient.gateway.fenced_writer import FencedWriter
 from kclient.gateway.groups import GroupCoordinator, group_settings
 from kclient.gateway.groups.moving import CoordinatorClaims
@@ -38,6 +39,7 @@ from kclient.gateway.handlers.produce import ProduceHandler
 from kclient.gateway.handlers.producer_ids import InitProducerIdHandler
 from kclient.gateway.handlers.table import HandlerTable
 from kclient.gateway.handlers.topics import CreatePartitionsHandler, CreateTopicsHandler, DeleteTopicsHandler
+from kclient.gateway.handlers.transactions import AddPartitionsToTxnHandler, EndTxnHandler, WriteTxnMarkersHandler
 from kclient.gateway.identity import Identity
 from kclient.gateway.leadership import Leadership
 from kclient.gateway.living_topics import LivingTopics
@@ -47,7 +49,7 @@ from kclient.gateway.opening_ahead import Opener
 from kclient.gateway.ownership import HeldLease
 from kclient.gateway.partition_stores import PartitionStores, shared_store
 from kclient.gateway.partitions import PartitionTable
-from kclient.gateway.peers import LocalPeers, NoTransactions
+from kclient.gateway.peers import LocalPeers, NoTransactions, Peers
 from kclient.gateway.producer_ids import ProducerIds
 from kclient.gateway.producer_windows import ProducerLimit
 from kclient.gateway.releases import Releases
@@ -58,6 +60,8 @@ from kclient.gateway.shields import Shields
 from kclient.gateway.topics.catalogue import TopicCatalogue
 from kclient.gateway.topics.followed import FollowedTopics
 from kclient.gateway.topics.table import TopicTable
+from kclient.gateway.transactions.coordinator import TransactionCoordinator
+from kclient.gateway.transactions.settings import TransactionSettings
 from kclient.gateway.unit_epochs import UnitEpochs
 from kclient.gateway.virtual import SharedStore
 from kclient.gateway.workers import Workers
@@ -68,6 +72,8 @@ from kclient.net.fair_queue import FairQueue
 Spawn = Callable[..., TaskHandle]
 """`spawn(async_function, *args, name="...")`: a background task owned by the gateway. Its failure is the gateway's
 failure; expected errors are handled inside."""
+SERVES_TRANSACTIONS: bool = False
+"""Whether transactions are coordinated. Until what `docs/internals/transactions.md` plans is there they are refused."""
 _TOPICS_SHARE, _APPENDS_SHARE, _BATCHES_SHARE = 4, 8, 8
 """One part in so many of the memory may be taken by topics, by appends that wait for syncs, and by batches that are not
 stored and nobody waits for."""
@@ -99,6 +105,9 @@ class Assembly:
     shared: SharedStore
     """The topics of HTP that partitions share."""
     groups: GroupCoordinator
+    transactions: TransactionCoordinator | None
+    """None while transactions are refused."""
+    peers: Peers
     producer_ids: ProducerIds
     retention: Retention
     opener: Opener
@@ -125,6 +134,8 @@ class Assembly:
             self.generations.on_change(self.partitions.forget_ahead)
             await self.partitions.load()
         await self.groups.start()
+        if self.transactions is not None:
+            await self.transactions.start(self.peers)
         await self.catalogue.sweep()
 
 
@@ -172,10 +183,11 @@ async def assemble(
         return dynamic.unreadable
 
     topics = TopicTable(memory.limited("topics", _TOPICS_SHARE))
+    claims = CoordinatorClaims(leadership, generations)
     groups = GroupCoordinator(
         topics, partial(group_settings, config), leadership,
         unreadable=unreadable, manager=manager, lease=lease, identity=identity, queue=queue, clock=clock, memory=memory,
-        spawn=spawn, claims=CoordinatorClaims(leadership, generations),
+        spawn=spawn, claims=claims,
     )  # fmt: skip
     replication_factor = config.live_int("default.replication.factor")
     catalogue = TopicCatalogue(
@@ -205,9 +217,16 @@ async def assemble(
     dynamic.on_change(retention.reconfigure)
     dynamic.hold_for(catalogue.resolve_all)
     access = Access(topics, leadership, is_loaded=groups.moves.ready)
-    peers = LocalPeers(topics, partitions, NoTransactions())
     auto_create_topics = config.live_bool("auto.create.topics.enable")
     producer_ids = ProducerIds(manager, lease, identity.leader_epoch, producers)
+    transactions = None
+    if SERVES_TRANSACTIONS:
+        transactions = TransactionCoordinator(
+            TransactionSettings, leadership,
+            manager=manager, lease=lease, claims=claims, producer_ids=producer_ids, shields=shields, clock=clock,
+            memory=memory.account("transactions"), spawn=spawn,
+        )  # fmt: skip
+    peers = LocalPeers(topics, partitions, NoTransactions() if transactions is None else transactions)
     table = HandlerTable(
         [
             ProduceHandler(access, partitions, leadership, workers, clock, peers, appends, batches, spawn),
@@ -226,7 +245,7 @@ async def assemble(
             ListOffsetsHandler(access, partitions, TimestampSearch(store.capabilities, workers)),
             OffsetForLeaderEpochHandler(access, partitions),
             DeleteRecordsHandler(access, partitions),
-            InitProducerIdHandler(access, producer_ids),
+            InitProducerIdHandler(access, producer_ids, transactions),
             MetadataHandler(identity.cluster_id, leadership, access, catalogue, auto_create_topics=auto_create_topics),
             DescribeClusterHandler(identity.cluster_id, leadership, access),
             DescribeTopicPartitionsHandler(leadership, access),
@@ -239,7 +258,9 @@ async def assemble(
             AlterConfigsHandler(identity.node_id, config, access, catalogue, dynamic),
             IncrementalAlterConfigsHandler(identity.node_id, config, access, catalogue, dynamic),
             *group_handlers(leadership, access, groups, clock),
-        ]
+            *transaction_handlers(access, transactions, peers),
+        ],
+        Features() if transactions is None else Features([Feature("transaction.version", 0, 2, 2)], epoch=0),
     )
     return Assembly(
         config=config,
@@ -258,6 +279,8 @@ async def assemble(
         partitions=partitions,
         shared=shared,
         groups=groups,
+        transactions=transactions,
+        peers=peers,
         producer_ids=producer_ids,
         retention=retention,
         opener=Opener(topics, partitions, clock),
@@ -287,4 +310,15 @@ def group_handlers(leadership: Leadership, access: Access, groups: GroupCoordina
         OffsetCommitHandler(access, groups.committed, clock),
         OffsetFetchHandler(access, groups.committed),
         OffsetDeleteHandler(access, groups.committed),
+    ]
+
+
+def transaction_handlers(access: Access, transactions: TransactionCoordinator | None, peers: Peers) -> list[Handler]:
+    """Who answers what is asked of transactions; nobody where there are none."""
+    if transactions is None:
+        return []
+    return [
+        AddPartitionsToTxnHandler(access, transactions),
+        EndTxnHandler(access, transactions),
+        WriteTxnMarkersHandler(access, peers),
     ]

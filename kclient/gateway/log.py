@@ -445,8 +445,10 @@ class PartitionLog:
             return None
         return self.transactions.verify(header.producer_id, header.producer_epoch)
 
-    def prepare_end(self, header: Header, marker: Marker, now_ms: int) -> Append:
+    def prepare_end(self, header: Header, marker: Marker, now_ms: int, *, bumped: bool = False) -> Append:
         """Give the control record of a transaction's coordinator its offset. It need not end anything.
+
+        `bumped`: its epoch is greater than that of the transaction, so batches of that epoch are of a later one.
 
         Raises `InvalidProducerEpochError` where the producer has a newer epoch, and
         `TransactionCoordinatorFencedError` where a newer coordinator has ended a transaction of it; then nothing has
@@ -475,7 +477,7 @@ class PartitionLog:
         elif window.transaction_start >= 0:
             append.ends = EndedTransaction(window.transaction_start, marker.committed)
         self._windows.put(producer_id, _ended(window, header, marker, now_ms))
-        self.transactions.void(producer_id)
+        self.transactions.void(producer_id, epoch if bumped else None)
         return append
 
     # Recovery and checkpoints

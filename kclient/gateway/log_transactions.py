@@ -113,6 +113,13 @@ class LogTransactions:
         if verification is None or self._verifications.get(producer_id) is not verification:
             raise InvalidTxnStateError(f"the partition is in no open transaction of producer id {producer_id}")
 
-    def void(self, producer_id: int) -> None:
-        """A transaction of a producer ends: what its coordinator says of it is said of another."""
-        self._verifications.pop(producer_id, None)
+    def void(self, producer_id: int, next_epoch: int | None = None) -> None:
+        """A transaction of a producer ends: what its coordinator says of it is said of another.
+
+        Args:
+            producer_id: Of the producer.
+            next_epoch: What is verified under this epoch is of a later transaction, and stays; None if that is unknown.
+        """
+        known = self._verifications.get(producer_id)
+        if known is not None and known.producer_epoch != next_epoch:
+            del self._verifications[producer_id]

@@ -385,8 +385,14 @@ class Partition(StoredPartition):
     def _synced_together(self, first: Append, last: Append, error: BaseException | None) -> None:
         self._synced(last if error is None else first, error)
 
-    def append_end(self, producer_id: int, producer_epoch: int, marker: EndMarker) -> Append:
+    def append_end(self, producer_id: int, producer_epoch: int, marker: EndMarker, *, bumped: bool = False) -> Append:
         """Append the control record that ends a transaction; only to an open partition.
+
+        Args:
+            producer_id: Of the producer.
+            producer_epoch: Under which it ends.
+            marker: How.
+            bumped: Whether that epoch is greater than that of the transaction.
 
         Raises:
             KafkaError: The partition is not open, or the producer or the coordinator is not the newest.
@@ -397,7 +403,7 @@ class Partition(StoredPartition):
         now_ms = self._wall_ms()
         batch = _end_of_transaction(producer_id, producer_epoch, marker, now_ms)
         header = read_header(batch)
-        append = self.log.prepare_end(header, marker, now_ms)
+        append = self.log.prepare_end(header, marker, now_ms, bumped=bumped)
         append.crc = header.crc
         place_batch(batch, append.base_offset, self.log.leader_epoch)
         self._send(append, batch)

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from kclient.gateway.partitions import PartitionTable
     from kclient.gateway.topics.table import TopicTable
 
+_BUMPS_SINCE: Final = 2
+"""The version of transactions from which on an end has a greater epoch (KIP-890)."""
 _PATIENCE_S: Final = 10.0
 """Seconds that the ends of transactions are waited for to be durable, once they are appended."""
 
@@ -47,6 +49,8 @@ class EndOfTransaction(NamedTuple):
     """The one that the producer goes on with; it may be greater than that of the transaction (KIP-890)."""
     marker: EndMarker
     partitions: Collection[PartitionId]
+    transaction_version: int = 1
+    """2 where its epoch is greater than that of the transaction: batches of that epoch are of a later one then."""
 
 
 Outcomes = Mapping[PartitionId, int]
@@ -77,8 +81,8 @@ class Peers(Protocol):
         ...
 
 
-class TransactionCoordinator(Protocol):
-    """Coordinates transactions: what leaders of partitions ask of it."""
+class TransactionVerifier(Protocol):
+    """Coordinates transactions, as leaders of partitions see it."""
 
     async def verify(self, transaction: TransactionOf, partitions: Collection[PartitionId], *, add: bool) -> Outcomes:
         """As `Peers.verify`, of a transaction that is coordinated here."""
@@ -104,7 +108,7 @@ class LocalPeers:
         coordinator: Of all transactions.
     """
 
-    def __init__(self, topics: TopicTable, partitions: PartitionTable, coordinator: TransactionCoordinator) -> None:
+    def __init__(self, topics: TopicTable, partitions: PartitionTable, coordinator: TransactionVerifier) -> None:
         self._topics = topics
         self._partitions = partitions
         self._coordinator = coordinator
@@ -141,7 +145,7 @@ class LocalPeers:
             partition = self._partitions.check(record, wanted.partition)
             if partition.state is not State.OPEN:
                 return partition
-            return partition.append_end(end.producer_id, end.producer_epoch, end.marker)
+            return partition.append_end(end.producer_id, end.producer_epoch, end.marker, bumped=_bumps(end))
         except KafkaError as error:
             return code_of(error)
 
@@ -154,9 +158,13 @@ class LocalPeers:
     ) -> None:
         try:
             await partition.ready()
-            found[wanted] = partition.append_end(end.producer_id, end.producer_epoch, end.marker)
+            found[wanted] = partition.append_end(end.producer_id, end.producer_epoch, end.marker, bumped=_bumps(end))
         except KafkaError as error:
             found[wanted] = code_of(error)
+
+
+def _bumps(end: EndOfTransaction) -> bool:
+    return end.transaction_version >= _BUMPS_SINCE
 
 
 async def _durable(append: Append | int) -> None:

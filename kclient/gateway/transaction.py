@@ -4,8 +4,8 @@ It is a value: what happens makes another one of it, which counts once its row i
 Kafka's error, and changes nothing.
 
 A producer is known by its id and epoch, its *identity*. With version 2 of the protocol (KIP-890) each end gives it the
-next one, so that whatever was delayed is known to be of an earlier transaction; the identity before is kept for requests
-that are sent again because their answer was lost. With version 1 an end leaves it as it is.
+next one, so that whatever was delayed is known to be of an earlier transaction; the identity before is kept for
+requests that are sent again because their answer was lost. With version 1 an end leaves it as it is.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from kclient.gateway.transaction_states import (
     COORDINATED_TABLE,
     IDLE,
     PREPARED,
-    TransactionEvent,
-    TransactionState,
+    CoordinatedEvent,
+    CoordinatedState,
 )
 from kclient.state_tables import next_state
 
@@ -52,7 +52,8 @@ class Transaction:
         producer: Who may use it; its epoch is -1 until it is told to anybody.
         last: The identity before, as long as a request of it may be sent again; None if it would be a zombie's.
         marker: Under which the ends are written; None unless they are to be.
-        version: Of the protocol by which the transaction was begun or ended, 1 or 2.
+        version: Of the protocol by which the transaction was begun, and then by which it ended, 1 or 2: with 2 its ends
+            have a greater epoch than its batches.
         timeout_ms: How long a transaction may be open.
         start_ms: When it began, by the wall clock; -1 if none is open or ending.
         update_ms: When it changed last.
@@ -61,7 +62,7 @@ class Transaction:
     """
 
     transactional_id: str
-    state: TransactionState
+    state: CoordinatedState
     producer: ProducerIdentity
     timeout_ms: int
     update_ms: int
@@ -75,7 +76,7 @@ class Transaction:
     @classmethod
     def new(cls, transactional_id: str, producer_id: int, timeout_ms: int, now_ms: int) -> Transaction:
         """One that nobody has used before, or not for long."""
-        return cls(transactional_id, TransactionState.EMPTY, ProducerIdentity(producer_id, -1), timeout_ms, now_ms)
+        return cls(transactional_id, CoordinatedState.EMPTY, ProducerIdentity(producer_id, -1), timeout_ms, now_ms)
 
     @property
     def prepared(self) -> bool:
@@ -97,7 +98,7 @@ class Transaction:
         """Whether the next identity needs another producer id."""
         return self.producer.epoch >= LAST_EPOCH
 
-    def _with(self, event: TransactionEvent, now_ms: int) -> Transaction:
+    def _with(self, event: CoordinatedEvent, now_ms: int) -> Transaction:
         state = next_state(COORDINATED_TABLE, self.state, event, f"transactional.id {self.transactional_id!r}")
         return replace(self, state=state, update_ms=now_ms)
 
@@ -134,11 +135,11 @@ class Transaction:
         if self.prepared:
             raise ConcurrentTransactionsError(f"{self!s}: its transaction is being ended")
         again = known and expected == self.last
-        if self.state is TransactionState.ONGOING:
+        if self.state is CoordinatedState.ONGOING:
             if again:  # it has been begun by whoever got that identity
                 self._fenced_out(expected)
             return self.fenced(now_ms, fresh_id, recoverable=known)
-        started = replace(self._with(TransactionEvent.INITIALIZED, now_ms), timeout_ms=timeout_ms)
+        started = replace(self._with(CoordinatedEvent.INITIALIZED, now_ms), timeout_ms=timeout_ms)
         if again:
             return started
         return replace(started, producer=self._next(fresh_id), last=self.producer if known else None)
@@ -151,12 +152,12 @@ class Transaction:
             fresh_id: A producer id that nobody had, if `exhausted`.
             recoverable: Whether the producer may still end its transaction, by which it learns of the identity.
         """
-        ends = replace(self._with(TransactionEvent.ABORTED, now_ms), last=self.producer if recoverable else None)
-        return replace(ends, producer=self._next(fresh_id), marker=self._bumped())
+        ends = replace(self._with(CoordinatedEvent.ABORTED, now_ms), last=self.producer if recoverable else None)
+        return replace(ends, producer=self._next(fresh_id), marker=self._bumped(), version=2)
 
     def timed_out(self, now_ms: int) -> bool:
         """Whether it is open for longer than it may be."""
-        return self.state is TransactionState.ONGOING and now_ms - self.start_ms >= self.timeout_ms
+        return self.state is CoordinatedState.ONGOING and now_ms - self.start_ms >= self.timeout_ms
 
     # What belongs to it
 
@@ -186,14 +187,14 @@ class Transaction:
             ConcurrentTransactionsError: The transaction before is being ended.
         """
         self._check(producer)
-        if self.state is TransactionState.ONGOING:
+        if self.state is CoordinatedState.ONGOING:
             if self.partitions.issuperset(partitions) and self.groups.issuperset(groups):
                 return self
             start_ms = self.start_ms
         else:
             start_ms = now_ms
         return replace(
-            self._with(TransactionEvent.JOINED, now_ms),
+            self._with(CoordinatedEvent.JOINED, now_ms),
             partitions=self.partitions.union(partitions),
             groups=self.groups.union(groups),
             version=version,
@@ -236,17 +237,17 @@ class Transaction:
         again = version >= 2 and producer == self.last
         if not again and producer != self.producer:
             self._refused(producer)
-        if self.state is TransactionState.ONGOING:
+        if self.state is CoordinatedState.ONGOING:
             if again:
                 self._fenced_out(producer)
-            event = TransactionEvent.COMMITTED if commit else TransactionEvent.ABORTED
+            event = CoordinatedEvent.COMMITTED if commit else CoordinatedEvent.ABORTED
             ends = replace(self._with(event, now_ms), version=version)
             if version < 2:
                 return replace(ends, marker=self.producer)
             return replace(ends, producer=self._next(fresh_id), last=self.producer, marker=self._bumped())
-        if self.state is TransactionState.EMPTY and again:
+        if self.state is CoordinatedState.EMPTY and again:
             self._fenced_out(producer)
-        if self.state is not TransactionState.EMPTY and (again or version < 2):  # it is asked for again
+        if self.state is not CoordinatedState.EMPTY and (again or version < 2):  # it is asked for again
             if self.committed is commit:
                 return self
             raise InvalidTxnStateError(f"{self!s}: the opposite has been decided")
@@ -255,7 +256,7 @@ class Transaction:
         if commit or version < 2:
             raise InvalidTxnStateError(f"{self!s}: there is no transaction to end")
         # It does not know whether anything has joined. What comes late of it is refused from now on.
-        aborted = replace(self._with(TransactionEvent.NOTHING_ABORTED, now_ms), version=version)
+        aborted = replace(self._with(CoordinatedEvent.NOTHING_ABORTED, now_ms), version=version)
         return replace(aborted, producer=self._next(fresh_id), last=self.producer)
 
     def _bumped(self) -> ProducerIdentity:
@@ -263,7 +264,7 @@ class Transaction:
 
     def completed(self, now_ms: int) -> Transaction:
         """All ends are durable."""
-        done = self._with(TransactionEvent.ENDED, now_ms)
+        done = self._with(CoordinatedEvent.ENDED, now_ms)
         return replace(done, marker=None, start_ms=-1, partitions=frozenset(), groups=frozenset())
 
     def expired(self, now_ms: int, expiration_ms: int) -> bool:

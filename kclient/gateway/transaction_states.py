@@ -7,7 +7,7 @@ from typing import Final
 from kclient.state_tables import PlainEnum, StateTable
 
 
-class TransactionState(PlainEnum):
+class CoordinatedState(PlainEnum):
     """A state; the value is the name that DescribeTransactions and ListTransactions show."""
 
     EMPTY = "Empty"
@@ -26,7 +26,7 @@ class TransactionState(PlainEnum):
     """It has been forgotten."""
 
 
-class TransactionEvent(PlainEnum):
+class CoordinatedEvent(PlainEnum):
     """What leads to another state; the value is the label in the diagram."""
 
     INITIALIZED = "a producer gets an id and an epoch"
@@ -39,29 +39,29 @@ class TransactionEvent(PlainEnum):
 
 
 _IDLE: Final = {
-    TransactionEvent.INITIALIZED: TransactionState.EMPTY,
-    TransactionEvent.JOINED: TransactionState.ONGOING,
-    TransactionEvent.NOTHING_ABORTED: TransactionState.COMPLETE_ABORT,
-    TransactionEvent.EXPIRED: TransactionState.DEAD,
+    CoordinatedEvent.INITIALIZED: CoordinatedState.EMPTY,
+    CoordinatedEvent.JOINED: CoordinatedState.ONGOING,
+    CoordinatedEvent.NOTHING_ABORTED: CoordinatedState.COMPLETE_ABORT,
+    CoordinatedEvent.EXPIRED: CoordinatedState.DEAD,
 }
 
-COORDINATED_TABLE: Final[StateTable[TransactionState, TransactionEvent]] = {
-    TransactionState.EMPTY: dict(_IDLE),
-    TransactionState.ONGOING: {
-        TransactionEvent.JOINED: TransactionState.ONGOING,
-        TransactionEvent.COMMITTED: TransactionState.PREPARE_COMMIT,
-        TransactionEvent.ABORTED: TransactionState.PREPARE_ABORT,
+COORDINATED_TABLE: Final[StateTable[CoordinatedState, CoordinatedEvent]] = {
+    CoordinatedState.EMPTY: dict(_IDLE),
+    CoordinatedState.ONGOING: {
+        CoordinatedEvent.JOINED: CoordinatedState.ONGOING,
+        CoordinatedEvent.COMMITTED: CoordinatedState.PREPARE_COMMIT,
+        CoordinatedEvent.ABORTED: CoordinatedState.PREPARE_ABORT,
     },
-    TransactionState.PREPARE_COMMIT: {TransactionEvent.ENDED: TransactionState.COMPLETE_COMMIT},
-    TransactionState.PREPARE_ABORT: {TransactionEvent.ENDED: TransactionState.COMPLETE_ABORT},
-    TransactionState.COMPLETE_COMMIT: dict(_IDLE),
-    TransactionState.COMPLETE_ABORT: dict(_IDLE),
-    TransactionState.DEAD: {},
+    CoordinatedState.PREPARE_COMMIT: {CoordinatedEvent.ENDED: CoordinatedState.COMPLETE_COMMIT},
+    CoordinatedState.PREPARE_ABORT: {CoordinatedEvent.ENDED: CoordinatedState.COMPLETE_ABORT},
+    CoordinatedState.COMPLETE_COMMIT: dict(_IDLE),
+    CoordinatedState.COMPLETE_ABORT: dict(_IDLE),
+    CoordinatedState.DEAD: {},
 }
 
-PREPARED: Final = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT})
+PREPARED: Final = frozenset({CoordinatedState.PREPARE_COMMIT, CoordinatedState.PREPARE_ABORT})
 """The states in which it is decided, and its ends are being written."""
-COMMITTING: Final = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT})
+COMMITTING: Final = frozenset({CoordinatedState.PREPARE_COMMIT, CoordinatedState.COMPLETE_COMMIT})
 """The states of one that was committed."""
-IDLE: Final = frozenset(state for state, row in COORDINATED_TABLE.items() if TransactionEvent.EXPIRED in row)
+IDLE: Final = frozenset(state for state, row in COORDINATED_TABLE.items() if CoordinatedEvent.EXPIRED in row)
 """The states in which nothing belongs to a transaction."""

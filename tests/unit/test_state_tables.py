@@ -35,9 +35,7 @@ from kclient.gateway.membership.states import GATEWAY_TABLE, GatewayEvent, Gatew
 from kclient.gateway.partition_states import PARTITION_TABLE
 from kclient.gateway.partition_states import Event as PartitionEvent
 from kclient.gateway.partition_states import State as PartitionState
-from kclient.gateway.transaction_states import COORDINATED_TABLE
-from kclient.gateway.transaction_states import TransactionEvent as CoordinatedEvent
-from kclient.gateway.transaction_states import TransactionState as CoordinatedState
+from kclient.gateway.transaction_states import COORDINATED_TABLE, CoordinatedEvent, CoordinatedState
 from kclient.inprocess.hosts import HOST_TABLE, HostEvent, HostState
 from kclient.net.sasl.authentication import AUTHENTICATION_TABLE, AuthenticationEvent, AuthenticationState
 from kclient.net.sasl.session import SESSION_TABLE, SessionEvent, SessionState

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import anyio
 
 from kclient.concurrency import Completion
 from kclient.errors import (
     CorruptRecordError,
+    ErrorCode,
     InvalidPidMappingError,
+    InvalidProducerEpochError,
+    InvalidTxnStateError,
     KafkaError,
+    NotEnoughReplicasError,
     NotLeaderOrFollowerError,
     RequestTimedOutError,
     error_for,
 )
+from kclient.gateway.error_codes import code_of
 from kclient.gateway.partition_id import PartitionId
 from kclient.gateway.peers import TransactionOf
 from kclient.records import read_header
@@ -27,6 +32,24 @@ if TYPE_CHECKING:
     from kclient.gateway.peers import Peers
     from kclient.records import BatchHeader
     from kclient.types import Buffer
+
+
+_ADDS_PARTITIONS_SINCE: Final = 12
+"""Produce adds partitions to its producer's transaction from this version on (KIP-890)."""
+_ABORTABLE_SINCE: Final = 11
+"""From this version of Produce on clients know TRANSACTION_ABORTABLE."""
+_CONCURRENT_SINCE: Final = 12
+"""From this one on they know CONCURRENT_TRANSACTIONS as its answer."""
+_PASSING: Final = frozenset(
+    {
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+"""What the coordinator answers for the moment, and producers do not know of Produce: they are told what has them try
+again without looking for another leader, as by Kafka."""
 
 
 class _Key(NamedTuple):
@@ -52,17 +75,18 @@ class Verifications:
         transactional_id: Of the producer.
         clock: What time it is.
         deadline: When the time of the request is over, on that clock.
-        add: Whether the coordinator is to add the partitions to the transaction.
+        version: Of the request: newer ones have the coordinator add the partitions to the transaction.
     """
 
-    def __init__(self, peers: Peers, transactional_id: str, clock: Clock, deadline: float, *, add: bool) -> None:
+    def __init__(self, peers: Peers, transactional_id: str, clock: Clock, deadline: float, version: int) -> None:
         self.done: Completion[None] = Completion()
         """Comes when the coordinator has answered, or it, or the store, has not in time."""
         self._peers = peers
         self.transactional_id: str = transactional_id
         self._clock = clock
         self._deadline = deadline
-        self._add = add
+        self._version = version
+        self._add = version >= _ADDS_PARTITIONS_SINCE
         self._wanted: dict[_Key, tuple[Partition, BatchHeader]] = {}
         self._asked: dict[_Key, _Asked] = {}
         self._errors: dict[_Key, KafkaError] = {}
@@ -115,13 +139,26 @@ class Verifications:
             try:
                 outcomes = await self._peers.verify(transaction, [key.partition for key in keys], add=self._add)
             except KafkaError as error:
-                self._errors.update(dict.fromkeys(keys, error))
+                self._errors.update(dict.fromkeys(keys, self._told(code_of(error), error)))
                 continue
             for key in keys:
                 if outcomes[key.partition]:
-                    self._errors[key] = error_for(outcomes[key.partition])
+                    self._errors[key] = self._told(outcomes[key.partition])
                 else:
                     del self._errors[key]
+
+    def _told(self, code: int, error: KafkaError | None = None) -> KafkaError:
+        """What a producer is told of the coordinator's answer."""
+        if code == ErrorCode.PRODUCER_FENCED:
+            return InvalidProducerEpochError(error.message if error is not None else "a newer producer is there")
+        if code == ErrorCode.TRANSACTION_ABORTABLE and self._version < _ABORTABLE_SINCE:
+            return InvalidTxnStateError("the partition is not in the transaction")
+        concurrent = code == ErrorCode.CONCURRENT_TRANSACTIONS and self._version >= _CONCURRENT_SINCE
+        if code in _PASSING and not concurrent:
+            return NotEnoughReplicasError(
+                f"the transaction's coordinator cannot answer now ({ErrorCode(code).name}), it is to be tried again"
+            )
+        return error if error is not None else error_for(code)
 
     def of(self, partition_id: PartitionId, partition: Partition, header: BatchHeader) -> Verification | None:
         """What a checked batch is to be appended with; None where the coordinator was not asked.

@@ -37,8 +37,8 @@ from kclient.gateway.handlers._work import Work, started
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
 from kclient.gateway.leadership import Leadership
 from kclient.gateway.partition import Partition, writable
-from kclient.gateway.partitions import LedElsewhereError, PartitionTable
 from kclient.gateway.partition_id import PartitionId
+from kclient.gateway.partitions import LedElsewhereError, PartitionTable
 from kclient.gateway.peers import Peers
 from kclient.gateway.validation import check_produced
 from kclient.gateway.workers import Workers
@@ -60,7 +60,6 @@ from kclient.types import Buffer, TimestampType
 logger: logging.Logger = logging.getLogger("kclient.gateway.produce")
 
 _WITH_TOPIC_IDS: Final = 13  # Produce names topics by id from this version on
-_ADDS_PARTITIONS_SINCE: Final = 12  # and adds partitions to its producer's transaction from this one on (KIP-890)
 
 _OLDEST_WITH_BATCHES: Final = 3
 
@@ -207,7 +206,7 @@ class ProduceHandler(Handler):
             request.transactional_id,
             self._clock,
             max(deadline, self._clock.now() + _TIMEOUT_STEP_S),
-            add=context.api_version >= _ADDS_PARTITIONS_SINCE,
+            context.api_version,
         )
         try:
             yield from self._verify(verifications, request, context)

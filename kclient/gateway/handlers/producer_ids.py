@@ -1,46 +1,51 @@
-"""InitProducerId: an id and epoch for an idempotent producer."""
+"""InitProducerId: an id and epoch for an idempotent or a transactional producer."""
 
 from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, Final
 
-from kclient.errors import TransactionalIdAuthorizationError
+from kclient.errors import ErrorCode, InvalidRequestError, KafkaError, TransactionalIdAuthorizationError
 from kclient.gateway.access import Access, AclOperation, ResourceType
 from kclient.gateway.contexts import RequestContext
-from kclient.gateway.error_codes import Role
+from kclient.gateway.error_codes import Role, code_of
 from kclient.gateway.handlers.handler import Finish, Handler, VersionRange
 from kclient.gateway.producer_ids import ProducerIds
+from kclient.gateway.transaction import ProducerIdentity
+from kclient.gateway.transactions.coordinator import TransactionCoordinator
 from kclient.protocol.messages.produce import InitProducerIdRequest, InitProducerIdResponse
 from kclient.protocol.registry import ApiKey
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.produce")
 
 
+_FENCED_SINCE: Final = 4
+"""From this version on clients know PRODUCER_FENCED."""
+
+
 class InitProducerIdHandler(Handler):
-    """Answers InitProducerId."""
+    """Answers InitProducerId.
+
+    Args:
+        access: Who may ask.
+        producer_ids: Gives out ids.
+        transactions: Their coordinator; None where there are none.
+    """
 
     API: ClassVar[ApiKey] = ApiKey.INIT_PRODUCER_ID
     VERSIONS: ClassVar[VersionRange] = (0, 5)
     ROLE: ClassVar[Role] = Role.PRODUCERS
 
-    def __init__(self, access: Access, producer_ids: ProducerIds) -> None:
+    def __init__(self, access: Access, producer_ids: ProducerIds, transactions: TransactionCoordinator | None) -> None:
         self._access = access
         self._producer_ids = producer_ids
+        self._transactions = transactions
 
     def begin(self, request: InitProducerIdRequest, context: RequestContext) -> InitProducerIdResponse | Finish:
         """Give out an id, later if a block has to be taken first."""
         if request.transactional_id is not None:
-            logger.warning(
-                "%s asks for transactions (transactional.id %r), which are not supported yet",
-                context.connection.peer,
-                request.transactional_id,
-            )
-            # the one error that ends every client's attempt at once: others are tried again by librdkafka
-            raise TransactionalIdAuthorizationError(
-                f"transactions are not supported yet (transactional.id {request.transactional_id!r})"
-            )
+            return self._transactional(request, request.transactional_id, context)
         if not self._access.allows_any(context.connection, AclOperation.WRITE, ResourceType.TOPIC):
             self._access.check_cluster(context.connection, AclOperation.IDEMPOTENT_WRITE)
         # As in Kafka, a producer without a transactional id gets a new id each time it asks, with epoch 0.
@@ -51,3 +56,39 @@ class InitProducerIdHandler(Handler):
 
     async def _finish(self) -> InitProducerIdResponse:
         return InitProducerIdResponse(producer_id=await self._producer_ids.take(), producer_epoch=0)
+
+    def _transactional(self, request: InitProducerIdRequest, transactional_id: str, context: RequestContext) -> Finish:
+        self._access.check(context.connection, AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
+        if self._transactions is None:
+            text = f"transactions are not supported yet (transactional.id {transactional_id!r})"
+            logger.warning("%s asks for transactions: %s", context.connection.peer, text)
+            # the one error that ends every client's attempt at once: others are tried again by librdkafka
+            raise TransactionalIdAuthorizationError(text)
+        expected = ProducerIdentity(request.producer_id, request.producer_epoch)
+        if (expected.producer_id < 0) is not (expected.epoch < 0):
+            raise InvalidRequestError(f"a producer has an id and an epoch, or none of them: {expected}")
+        return partial(
+            self._initialize,
+            self._transactions,
+            transactional_id,
+            None if expected.epoch < 0 else expected,
+            request.transaction_timeout_ms,
+            context.api_version,
+        )
+
+    async def _initialize(
+        self,
+        transactions: TransactionCoordinator,
+        transactional_id: str,
+        expected: ProducerIdentity | None,
+        timeout_ms: int,
+        version: int,
+    ) -> InitProducerIdResponse:
+        try:
+            producer_id, epoch = await transactions.initialize(transactional_id, expected, timeout_ms)
+        except KafkaError as error:
+            code = code_of(error, Role.GROUPS)
+            if code == ErrorCode.PRODUCER_FENCED and version < _FENCED_SINCE:
+                code = ErrorCode.INVALID_PRODUCER_EPOCH
+            return InitProducerIdResponse(error_code=code)
+        return InitProducerIdResponse(producer_id=producer_id, producer_epoch=epoch)

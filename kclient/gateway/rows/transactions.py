@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from kclient.gateway.partition_id import PartitionId
-from kclient.gateway.transaction_states import PREPARED, TransactionState
 from kclient.gateway.transaction import LAST_EPOCH, ProducerIdentity, Transaction
+from kclient.gateway.transaction_states import PREPARED, CoordinatedState
 from kclient.htp.rows import dump, object_of_format, seal, string, unsealed, whole
 from kclient.records.bounds import INT32_MAX, INT64_MAX
 
 _FORMAT: Final = 1
-_STATES: Final = {state.value: state for state in TransactionState if state is not TransactionState.DEAD}
+_STATES: Final = {state.value: state for state in CoordinatedState if state is not CoordinatedState.DEAD}
 _TOPIC_ID: Final = 16
 
 

@@ -15,8 +15,8 @@ import kclient
 from kclient import TopicPartition
 from kclient.errors import ErrorCode
 from kclient.gateway import Gateway, aborted, assembly
-from kclient.gateway.partition_states import State
 from kclient.gateway.partition_id import PartitionId
+from kclient.gateway.partition_states import State
 from kclient.gateway.rows.keys import ABORTED
 from kclient.htp import StorageError, open_store
 from kclient.htp.port import CAP_NOWAIT

@@ -14,8 +14,8 @@ import pytest
 from kclient.errors import ErrorCode
 from kclient.gateway import Gateway
 from kclient.gateway.partition import Partition
-from kclient.gateway.partition_states import State
 from kclient.gateway.partition_id import PartitionId
+from kclient.gateway.partition_states import State
 from kclient.gateway.peers import EndOfTransaction
 from kclient.gateway.rows.keys import UNITS
 from kclient.htp import FencedError, StorageError, open_store

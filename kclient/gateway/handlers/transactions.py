@@ -1,0 +1,277 @@
+"""Transactions: AddPartitionsToTxn, EndTxn, and WriteTxnMarkers.
+
+The decisions are those of `kclient.gateway.transactions`; here requests become calls, and outcomes answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from kclient.errors import ErrorCode, KafkaError
+from kclient.gateway.access import AclOperation, ResourceType
+from kclient.gateway.error_codes import Role, code_of
+from kclient.gateway.handlers.handler import Finish, Handler, VersionRange
+from kclient.gateway.partition_id import PartitionId
+from kclient.gateway.peers import EndOfTransaction, TransactionOf
+from kclient.gateway.transaction import ProducerIdentity
+from kclient.protocol.messages.transactions import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTopicResult,
+    EndTxnRequest,
+    EndTxnResponse,
+    WritableTxnMarker,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from kclient.protocol.registry import ApiKey
+from kclient.records import EndMarker
+
+if TYPE_CHECKING:
+    from kclient.gateway.access import Access
+    from kclient.gateway.contexts import ConnectionContext, RequestContext
+    from kclient.gateway.peers import Peers
+    from kclient.gateway.transactions.coordinator import TransactionCoordinator
+
+_FROM_BROKERS_SINCE: Final = 4
+"""AddPartitionsToTxn comes from brokers from this version on, for many transactions."""
+_BUMPS_SINCE: Final = 5
+"""EndTxn gives the producer the next epoch from this version on (KIP-890)."""
+_FENCED_SINCE: Final = 2
+"""From this version on clients of both know PRODUCER_FENCED."""
+
+
+def _code(error: KafkaError, version: int) -> int:
+    code = code_of(error, Role.GROUPS)
+    if code == ErrorCode.PRODUCER_FENCED and version < _FENCED_SINCE:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    return code
+
+
+class AddPartitionsToTxnHandler(Handler):
+    """Adds partitions to transactions, or tells whether they are in them."""
+
+    API: ClassVar[ApiKey] = ApiKey.ADD_PARTITIONS_TO_TXN
+    VERSIONS: ClassVar[VersionRange] = (0, 5)
+    ROLE: ClassVar[Role] = Role.GROUPS
+
+    def __init__(self, access: Access, transactions: TransactionCoordinator) -> None:
+        self._access = access
+        self._transactions = transactions
+
+    def begin(self, request: AddPartitionsToTxnRequest, context: RequestContext) -> Finish:
+        """Have the coordinator look at each transaction."""
+        client = context.connection
+        if context.api_version >= _FROM_BROKERS_SINCE:
+            self._access.check_cluster(client, AclOperation.CLUSTER_ACTION)
+            return partial(self._finish_many, request, client)
+        name = request.v3_and_below_transactional_id
+        self._access.check(client, AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, name)
+        return partial(self._finish_one, request, context)
+
+    async def _finish_one(
+        self, request: AddPartitionsToTxnRequest, context: RequestContext
+    ) -> AddPartitionsToTxnResponse:
+        topics = request.v3_and_below_topics
+        found, refused = self._look_up(topics, context.connection, AclOperation.WRITE)
+        code: int = ErrorCode.NONE
+        if refused:  # all or none
+            code = ErrorCode.OPERATION_NOT_ATTEMPTED
+        else:
+            producer = ProducerIdentity(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
+            try:
+                await self._transactions.join(
+                    request.v3_and_below_transactional_id, producer, found.values(), version=1
+                )
+            except KafkaError as error:
+                code = _code(error, context.api_version)
+        return AddPartitionsToTxnResponse(
+            results_by_topic_v3_and_below=_results(topics, dict.fromkeys(found, code) | refused)
+        )
+
+    async def _finish_many(
+        self, request: AddPartitionsToTxnRequest, client: ConnectionContext
+    ) -> AddPartitionsToTxnResponse:
+        response = AddPartitionsToTxnResponse()
+        for each in request.transactions:
+            found, refused = self._look_up(each.topics, client, None)
+            codes: dict[tuple[str, int], int] = {}
+            transaction = TransactionOf(each.transactional_id, each.producer_id, each.producer_epoch)
+            try:
+                outcomes = await self._transactions.verify(transaction, found.values(), add=not each.verify_only)
+                codes = {place: outcomes[partition] for place, partition in found.items()}
+            except KafkaError as error:
+                codes = dict.fromkeys(found, code_of(error, self.ROLE))
+            response.results_by_transaction.append(
+                AddPartitionsToTxnResult(
+                    transactional_id=each.transactional_id, topic_results=_results(each.topics, codes | refused)
+                )
+            )
+        return response
+
+    def _look_up(
+        self, topics: Sequence[AddPartitionsToTxnTopic], client: ConnectionContext, operation: AclOperation | None
+    ) -> tuple[dict[tuple[str, int], PartitionId], dict[tuple[str, int], int]]:
+        """The partitions by topic and number, and the codes of those that cannot be used."""
+        found: dict[tuple[str, int], PartitionId] = {}
+        refused: dict[tuple[str, int], int] = {}
+        for topic in topics:
+            try:
+                record = self._access.topic(client, operation or AclOperation.DESCRIBE, topic.name)
+            except KafkaError as error:
+                refused |= {(topic.name, number): code_of(error) for number in topic.partitions}
+                continue
+            for number in topic.partitions:
+                if 0 <= number < record.partitions:
+                    found[topic.name, number] = PartitionId(record.topic_id, number)
+                else:
+                    refused[topic.name, number] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return found, refused
+
+    def fail(
+        self, request: AddPartitionsToTxnRequest, context: RequestContext, error: KafkaError
+    ) -> AddPartitionsToTxnResponse:
+        """The answer to a request that is refused as a whole."""
+        code = code_of(error, self.ROLE)
+        if context.api_version >= _FROM_BROKERS_SINCE:
+            return AddPartitionsToTxnResponse(error_code=code)
+        topics = request.v3_and_below_topics
+        codes = {(topic.name, number): code for topic in topics for number in topic.partitions}
+        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_results(topics, codes))
+
+
+def _results(
+    topics: Sequence[AddPartitionsToTxnTopic], codes: Mapping[tuple[str, int], int]
+) -> list[AddPartitionsToTxnTopicResult]:
+    return [
+        AddPartitionsToTxnTopicResult(
+            name=topic.name,
+            results_by_partition=[
+                AddPartitionsToTxnPartitionResult(
+                    partition_index=number, partition_error_code=codes[topic.name, number]
+                )
+                for number in topic.partitions
+            ],
+        )
+        for topic in topics
+    ]
+
+
+class EndTxnHandler(Handler):
+    """Commits and aborts transactions."""
+
+    API: ClassVar[ApiKey] = ApiKey.END_TXN
+    VERSIONS: ClassVar[VersionRange] = (0, 5)
+    ROLE: ClassVar[Role] = Role.GROUPS
+
+    def __init__(self, access: Access, transactions: TransactionCoordinator) -> None:
+        self._access = access
+        self._transactions = transactions
+
+    def begin(self, request: EndTxnRequest, context: RequestContext) -> Finish:
+        """Have the coordinator decide."""
+        name = request.transactional_id
+        self._access.check(context.connection, AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, name)
+        return partial(self._finish, request, context)
+
+    async def _finish(self, request: EndTxnRequest, context: RequestContext) -> EndTxnResponse:
+        bumps = context.api_version >= _BUMPS_SINCE
+        try:
+            producer = await self._transactions.end(
+                request.transactional_id,
+                ProducerIdentity(request.producer_id, request.producer_epoch),
+                commit=request.committed,
+                version=2 if bumps else 1,
+            )
+        except KafkaError as error:
+            return EndTxnResponse(error_code=_code(error, context.api_version))
+        if not bumps:
+            return EndTxnResponse()
+        return EndTxnResponse(producer_id=producer.producer_id, producer_epoch=producer.epoch)
+
+
+class WriteTxnMarkersHandler(Handler):
+    """Appends the ends of transactions: asked for by coordinators, and by tools that end hanging transactions."""
+
+    API: ClassVar[ApiKey] = ApiKey.WRITE_TXN_MARKERS
+    VERSIONS: ClassVar[VersionRange] = (1, 2)
+
+    def __init__(self, access: Access, peers: Peers) -> None:
+        self._access = access
+        self._peers = peers
+
+    def begin(self, request: WriteTxnMarkersRequest, context: RequestContext) -> Finish:
+        """Append them; the answer waits until they are durable."""
+        if not self._access.allows(context.connection, AclOperation.ALTER, ResourceType.CLUSTER, "kafka-cluster"):
+            self._access.check_cluster(context.connection, AclOperation.CLUSTER_ACTION)
+        return partial(self._finish, request, context.connection)
+
+    async def _finish(self, request: WriteTxnMarkersRequest, client: ConnectionContext) -> WriteTxnMarkersResponse:
+        places = [self._look_up(marker, client) for marker in request.markers]
+        ends = [
+            EndOfTransaction(
+                marker.producer_id,
+                marker.producer_epoch,
+                EndMarker(marker.transaction_result, coordinator_epoch=marker.coordinator_epoch),
+                list(found.values()),
+                marker.transaction_version,
+            )
+            for marker, found in zip(request.markers, places, strict=True)
+        ]
+        response = WriteTxnMarkersResponse()
+        outcomes = await self._peers.write_markers(ends)
+        for marker, found, codes in zip(request.markers, places, outcomes, strict=True):
+            result = WritableTxnMarkerResult(producer_id=marker.producer_id)
+            for topic in marker.topics:
+                row = WritableTxnMarkerTopicResult(name=topic.name)
+                for number in topic.partition_indexes:
+                    partition = found.get((topic.name, number))
+                    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if partition is None else codes[partition]
+                    row.partitions.append(WritableTxnMarkerPartitionResult(partition_index=number, error_code=code))
+                result.topics.append(row)
+            response.markers.append(result)
+        return response
+
+    def _look_up(self, marker: WritableTxnMarker, client: ConnectionContext) -> dict[tuple[str, int], PartitionId]:
+        found: dict[tuple[str, int], PartitionId] = {}
+        for topic in marker.topics:
+            record = self._access.find(client, AclOperation.DESCRIBE, topic.name, None)
+            if record is not None:
+                found |= {
+                    (topic.name, number): PartitionId(record.topic_id, number)
+                    for number in topic.partition_indexes
+                    if 0 <= number < record.partitions
+                }
+        return found
+
+    def fail(
+        self, request: WriteTxnMarkersRequest, context: RequestContext, error: KafkaError
+    ) -> WriteTxnMarkersResponse:
+        """The same error for every partition."""
+        code = code_of(error, self.ROLE)
+        return WriteTxnMarkersResponse(
+            markers=[
+                WritableTxnMarkerResult(
+                    producer_id=marker.producer_id,
+                    topics=[
+                        WritableTxnMarkerTopicResult(
+                            name=topic.name,
+                            partitions=[
+                                WritableTxnMarkerPartitionResult(partition_index=number, error_code=code)
+                                for number in topic.partition_indexes
+                            ],
+                        )
+                        for topic in marker.topics
+                    ],
+                )
+                for marker in request.markers
+            ]
+        )

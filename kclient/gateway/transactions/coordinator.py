@@ -1,0 +1,222 @@
+"""The transaction coordinator of one gateway: what producers and leaders of partitions ask of it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from kclient.errors import (
+    ConcurrentTransactionsError,
+    ErrorCode,
+    InvalidPidMappingError,
+    InvalidRequestError,
+    InvalidTxnTimeoutError,
+)
+from kclient.gateway.transaction import ProducerIdentity, Transaction
+from kclient.gateway.transactions.ending import TransactionEnding
+from kclient.gateway.transactions.expiry import TransactionExpiry
+from kclient.gateway.transactions.table import TransactionTable
+
+if TYPE_CHECKING:
+    from kclient.gateway.clock import Clock
+    from kclient.gateway.config import Live
+    from kclient.gateway.groups.writer import Claims
+    from kclient.gateway.leadership import Leadership
+    from kclient.gateway.ownership import HeldLease
+    from kclient.gateway.partition_id import PartitionId
+    from kclient.gateway.peers import Outcomes, Peers, TransactionOf
+    from kclient.gateway.producer_ids import ProducerIds
+    from kclient.gateway.shields import Shields
+    from kclient.gateway.transactions.settings import TransactionSettings
+    from kclient.htp.port import Manager
+    from kclient.memory_ledger import MemoryAccount
+
+T = TypeVar("T")
+
+_PATIENCE_S: Final = 0.1
+"""Seconds that a request waits for the transaction before to be completed, before its client is told to ask again."""
+
+
+class TransactionCoordinator:
+    """Coordinates the transactions whose ids are this gateway's. Implements `peers.TransactionVerifier`.
+
+    Args:
+        settings: Those of the broker, as they are at the time.
+        leadership: Tells which ids are coordinated here.
+        manager: Keeps their rows.
+        lease: Under which they are written.
+        claims: Tell which rows say that an id is coordinated here.
+        producer_ids: Gives out producer ids.
+        shields: Keep commits from being cancelled.
+        clock: What time it is.
+        memory: Where ids count.
+        spawn: Starts a task of the gateway.
+    """
+
+    def __init__(
+        self,
+        settings: Live[TransactionSettings],
+        leadership: Leadership,
+        *,
+        manager: Manager,
+        lease: HeldLease,
+        claims: Claims,
+        producer_ids: ProducerIds,
+        shields: Shields,
+        clock: Clock,
+        memory: MemoryAccount,
+        spawn: Callable[..., object],
+    ) -> None:
+        self._settings = settings
+        self._leadership = leadership
+        self._manager = manager
+        self._clock = clock
+        self._spawn = spawn
+        self.table: TransactionTable = TransactionTable(
+            manager, lease, claims, leadership, producer_ids, shields, memory
+        )
+
+    async def start(self, peers: Peers) -> None:
+        """Take up what is open or decided; the catalogue of topics has been loaded before.
+
+        Args:
+            peers: Know the leaders of partitions.
+
+        Raises:
+            HtpError: The store failed.
+        """
+        ending = TransactionEnding(self.table, self._manager, self._leadership, peers, self._clock, self._spawn)
+        await ending.start()
+        expiry = TransactionExpiry(self.table, self._manager, self._leadership, self._clock, self._settings)
+        self._spawn(expiry.run, name="transactional ids that expire")
+
+    def close(self) -> None:
+        """Take nothing any more. What is decided stays in its row, and is finished by whoever goes on."""
+        self.table.close()
+
+    async def initialize(
+        self, transactional_id: str, expected: ProducerIdentity | None, timeout_ms: int
+    ) -> ProducerIdentity:
+        """Give a producer its identity.
+
+        Args:
+            transactional_id: Of the producer.
+            expected: The one that it has, if it asks for the next one.
+            timeout_ms: How long its transactions may be open.
+
+        Raises:
+            KafkaError: See `Transaction.initialized`; or the id or the time-out is none.
+            HtpError: The store failed.
+        """
+        if not transactional_id:
+            raise InvalidRequestError("transactional.id is empty")
+        longest = self._settings().transaction_max_timeout_ms
+        if not 0 < timeout_ms <= longest:
+            raise InvalidTxnTimeoutError(
+                f"transaction.timeout.ms={timeout_ms} is not between 1 and transaction.max.timeout.ms={longest}"
+            )
+
+        def decide(found: Transaction | None, fresh_id: int | None) -> Transaction:
+            now_ms = self._clock.wall_ms()
+            if found is None:
+                assert fresh_id is not None, "the table takes one for an id that is new"
+                found = Transaction.new(transactional_id, fresh_id, timeout_ms, now_ms)
+            return found.initialized(expected, timeout_ms, now_ms, fresh_id)
+
+        async def attempt() -> ProducerIdentity:
+            new = await self.table.change(transactional_id, decide, fresh=True)
+            assert new is not None, "it is not forgotten"
+            if new.prepared:  # what was open is being aborted
+                raise ConcurrentTransactionsError(f"{new}: the transaction before is being aborted")
+            return new.producer
+
+        return await self._patiently(transactional_id, attempt)
+
+    async def join(
+        self,
+        transactional_id: str,
+        producer: ProducerIdentity,
+        partitions: Collection[PartitionId],
+        groups: Collection[str] = (),
+        *,
+        version: int,
+    ) -> None:
+        """Add partitions and groups to a producer's transaction, durably. Raises as `Transaction.joined`.
+
+        Args:
+            transactional_id: Of the producer.
+            producer: Which it is.
+            partitions: Which partitions.
+            groups: Which groups.
+            version: Of the protocol.
+        """
+
+        def decide(found: Transaction | None, _: int | None) -> Transaction:
+            return _known(found, transactional_id).joined(
+                producer, partitions, groups, version=version, now_ms=self._clock.wall_ms()
+            )
+
+        found = self.table.peek(transactional_id)
+        if found is not None and not found.prepared and decide(found, None) is found:
+            return
+
+        async def attempt() -> None:
+            await self.table.change(transactional_id, decide)
+
+        await self._patiently(transactional_id, attempt)
+
+    async def verify(self, transaction: TransactionOf, partitions: Collection[PartitionId], *, add: bool) -> Outcomes:
+        """Whether partitions are in a transaction; TRANSACTION_ABORTABLE for those that are not, and are not added."""
+        transactional_id, producer = transaction.transactional_id, ProducerIdentity(*transaction[1:])
+        if add:
+            await self.join(transactional_id, producer, partitions, version=2)
+            return dict.fromkeys(partitions, ErrorCode.NONE)
+        found = self.table.peek(transactional_id) or await self.table.get(transactional_id)
+        missing = set(_known(found, transactional_id).verify(producer, partitions))
+        return {each: ErrorCode.TRANSACTION_ABORTABLE if each in missing else ErrorCode.NONE for each in partitions}
+
+    async def end(
+        self, transactional_id: str, producer: ProducerIdentity, *, commit: bool, version: int
+    ) -> ProducerIdentity:
+        """Commit or abort a producer's transaction: it is decided, durably, when this returns.
+
+        Args:
+            transactional_id: Of the producer.
+            producer: Which it is.
+            commit: Which of both.
+            version: Of the protocol.
+
+        Returns:
+            What the producer is from now on.
+
+        Raises:
+            KafkaError: See `Transaction.ended`.
+            HtpError: The store failed.
+        """
+
+        def decide(found: Transaction | None, fresh_id: int | None) -> Transaction:
+            return _known(found, transactional_id).ended(
+                producer, commit=commit, version=version, now_ms=self._clock.wall_ms(), fresh_id=fresh_id
+            )
+
+        new = await self.table.change(transactional_id, decide, fresh=True)
+        assert new is not None, "it is not forgotten"
+        return new.producer
+
+    async def _patiently(self, transactional_id: str, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Ask again once the transaction before is completed, which mostly takes a moment."""
+        until = self._clock.now() + _PATIENCE_S
+        while True:
+            try:
+                return await attempt()
+            except ConcurrentTransactionsError:
+                if not await self.table.ended(transactional_id, until - self._clock.now()):
+                    raise
+                if self._clock.now() >= until:
+                    raise
+
+
+def _known(found: Transaction | None, transactional_id: str) -> Transaction:
+    if found is None:
+        raise InvalidPidMappingError(f"transactional.id {transactional_id[:300]!r} is not known, or has been forgotten")
+    return found

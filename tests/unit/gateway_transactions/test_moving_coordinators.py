@@ -1,0 +1,148 @@
+"""Transactions go on though their coordinators and the leaders of their partitions are other gateways from now on.
+
+What gateways ask of one another goes straight from one to another here, by value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import AsyncExitStack
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from kclient.errors import ErrorCode as E
+from kclient.errors import NotCoordinatorError
+from kclient.gateway import Gateway
+from kclient.gateway.partition_id import PartitionId
+from kclient.gateway.peers import EndOfTransaction, LocalPeers, Outcomes, TransactionOf
+from kclient.htp import open_store
+from tests.gateway_wire import Wire, names
+from tests.unit.gateway_cluster.together import joined
+from tests.unit.gateway_transactions.transacting import ByHand, committed_values
+
+pytestmark = pytest.mark.anyio
+
+PARTITIONS = 4
+PASSING = {
+    E.NOT_COORDINATOR, E.COORDINATOR_NOT_AVAILABLE, E.COORDINATOR_LOAD_IN_PROGRESS, E.NOT_LEADER_OR_FOLLOWER,
+    E.NOT_ENOUGH_REPLICAS, E.KAFKA_STORAGE_ERROR, E.CONCURRENT_TRANSACTIONS, E.UNKNOWN_TOPIC_OR_PARTITION,
+    E.REQUEST_TIMED_OUT,
+}  # fmt: skip
+
+
+class Cluster:
+    """Gateways that reach one another."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.gateways: list[tuple[Gateway, Wire]] = []
+        whole = LocalPeers.write_markers
+
+        async def verify(
+            _: LocalPeers, transaction: TransactionOf, partitions: Collection[PartitionId], *, add: bool
+        ) -> Outcomes:
+            await anyio.lowlevel.checkpoint()
+            for gateway, _wire in self.gateways:
+                parts = gateway.parts
+                if parts.leadership.coordinates(transaction.transactional_id):
+                    assert parts.transactions is not None
+                    return await parts.transactions.verify(transaction, list(partitions), add=add)
+            raise NotCoordinatorError("nobody coordinates it now")
+
+        async def write(_: LocalPeers, ends: Sequence[EndOfTransaction]) -> list[Outcomes]:
+            answers: list[Outcomes] = []
+            for end in ends:
+                outcomes: dict[PartitionId, int] = {}
+                for each in end.partitions:
+                    outcomes[each] = E.NOT_LEADER_OR_FOLLOWER
+                    for gateway, _wire in self.gateways:
+                        parts = gateway.parts
+                        record = parts.topics.by_id(each.topic_id)
+                        if record is not None and parts.leadership.leads(record, each.partition):
+                            peers = parts.peers
+                            assert isinstance(peers, LocalPeers)
+                            outcomes |= (await whole(peers, [end._replace(partitions=[each])]))[0]
+                            break
+                answers.append(outcomes)
+            return answers
+
+        monkeypatch.setattr(LocalPeers, "verify", verify)
+        monkeypatch.setattr(LocalPeers, "write_markers", write)
+
+    def coordinator(self, name: str) -> Wire:
+        for gateway, wire in self.gateways:
+            if gateway.parts.leadership.coordinates(name):
+                return wire
+        return self.gateways[0][1]
+
+    def leader(self, topic: str, partition: int) -> Wire:
+        for gateway, wire in self.gateways:
+            record = gateway.parts.topics.get(topic)
+            if record is not None and gateway.parts.leadership.leads(record, partition):
+                return wire
+        return self.gateways[0][1]
+
+    async def persist(self, producer: ByHand, find: Callable[[], Wire], ask: Callable[[], Awaitable[int]]) -> int:
+        """Ask whoever it is by now, until that one answers for good."""
+        with anyio.fail_after(30):
+            while True:
+                producer.wire = find()
+                code = await ask()
+                if code not in PASSING:
+                    return code
+                await anyio.sleep(0.01)
+
+    async def transact(self, producer: ByHand, number: int, *, commit: bool) -> None:
+        def coordinator() -> Wire:
+            return self.coordinator(producer.name)
+
+        for partition in range(PARTITIONS):
+            code = await self.persist(
+                producer,
+                lambda partition=partition: self.leader("t", partition),  # type: ignore[misc]
+                lambda partition=partition: producer.send("t", self.value(producer, number), partition=partition),  # type: ignore[misc]
+            )
+            assert code == 0
+        assert await self.persist(producer, coordinator, lambda: producer.end(commit)) == 0
+
+    @staticmethod
+    def value(producer: ByHand, number: int) -> bytes:
+        return f"{producer.name}-{number}".encode()
+
+
+@pytest.mark.parametrize("grace", [5.0, 0.0], ids=["handed over", "taken over"])
+async def test_transactions_go_on_while_gateways_come_and_go(monkeypatch: pytest.MonkeyPatch, grace: float) -> None:
+    cluster = Cluster(monkeypatch)
+    async with open_store(f"memory:{next(names)}") as store, AsyncExitStack() as stack:
+        for node_id in (1, 2):
+            cluster.gateways.append(await stack.enter_async_context(joined(store, node_id)))
+        await cluster.gateways[0][1].create("t", PARTITIONS)
+        with anyio.fail_after(20):
+            while any(gateway.parts.topics.get("t") is None for gateway, _ in cluster.gateways):
+                await anyio.sleep(0.01)
+        producers = [ByHand(cluster.gateways[0][1], f"x{number}") for number in range(6)]
+        for producer in producers:
+            name = producer.name
+            assert await cluster.persist(producer, lambda name=name: cluster.coordinator(name), producer.init) == 0  # type: ignore[misc]
+        assert len({id(cluster.coordinator(producer.name)) for producer in producers}) == 2
+
+        async def round_of(number: int) -> None:
+            for producer in producers:
+                await cluster.transact(producer, number, commit=number % 2 == 0)
+
+        await round_of(0)
+        cluster.gateways.append(await stack.enter_async_context(joined(store, 3)))
+        await round_of(1)
+        await round_of(2)
+        gone, _ = cluster.gateways.pop(0)
+        await gone.close(grace)
+        await round_of(3)
+        await round_of(4)
+        expected = {cluster.value(producer, number) for producer in producers for number in (0, 2, 4)}
+        for partition in range(PARTITIONS):
+            found: list[bytes] = []
+            with anyio.fail_after(30):
+                while set(found) != expected:
+                    found = await committed_values(cluster.leader("t", partition), "t", partition)
+            assert len(found) == len(expected), "each is there once"
