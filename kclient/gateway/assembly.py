@@ -40,6 +40,7 @@ from kclient.gateway.handlers.producer_ids import InitProducerIdHandler
 from kclient.gateway.handlers.table import HandlerTable
 from kclient.gateway.handlers.topics import CreatePartitionsHandler, CreateTopicsHandler, DeleteTopicsHandler
 from kclient.gateway.handlers.transactions import AddPartitionsToTxnHandler, EndTxnHandler, WriteTxnMarkersHandler
+from kclient.gateway.handlers.transactions_admin import DescribeTransactionsHandler, ListTransactionsHandler
 from kclient.gateway.identity import Identity
 from kclient.gateway.leadership import Leadership
 from kclient.gateway.living_topics import LivingTopics
@@ -223,8 +224,8 @@ async def assemble(
     if SERVES_TRANSACTIONS:
         transactions = TransactionCoordinator(
             TransactionSettings, leadership,
-            manager=manager, lease=lease, claims=claims, producer_ids=producer_ids, shields=shields, clock=clock,
-            memory=memory.account("transactions"), spawn=spawn,
+            manager=manager, lease=lease, claims=claims, producer_ids=producer_ids, shields=shields, flow=queue.flow(),
+            clock=clock, memory=memory.account("transactions"), spawn=spawn,
         )  # fmt: skip
     peers = LocalPeers(topics, partitions, NoTransactions() if transactions is None else transactions)
     table = HandlerTable(
@@ -258,7 +259,7 @@ async def assemble(
             AlterConfigsHandler(identity.node_id, config, access, catalogue, dynamic),
             IncrementalAlterConfigsHandler(identity.node_id, config, access, catalogue, dynamic),
             *group_handlers(leadership, access, groups, clock),
-            *transaction_handlers(access, transactions, peers),
+            *transaction_handlers(access, transactions, peers, topics),
         ],
         Features() if transactions is None else Features([Feature("transaction.version", 0, 2, 2)], epoch=0),
     )
@@ -313,7 +314,9 @@ def group_handlers(leadership: Leadership, access: Access, groups: GroupCoordina
     ]
 
 
-def transaction_handlers(access: Access, transactions: TransactionCoordinator | None, peers: Peers) -> list[Handler]:
+def transaction_handlers(
+    access: Access, transactions: TransactionCoordinator | None, peers: Peers, topics: TopicTable
+) -> list[Handler]:
     """Who answers what is asked of transactions; nobody where there are none."""
     if transactions is None:
         return []
@@ -321,4 +324,6 @@ def transaction_handlers(access: Access, transactions: TransactionCoordinator | 
         AddPartitionsToTxnHandler(access, transactions),
         EndTxnHandler(access, transactions),
         WriteTxnMarkersHandler(access, peers),
+        DescribeTransactionsHandler(access, transactions, topics),
+        ListTransactionsHandler(access, transactions),
     ]

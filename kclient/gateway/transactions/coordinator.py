@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from kclient.gateway.transactions.settings import TransactionSettings
     from kclient.htp.port import Manager
     from kclient.memory_ledger import MemoryAccount
+    from kclient.net.fair_queue import Flow
 
 T = TypeVar("T")
 
@@ -48,6 +49,7 @@ class TransactionCoordinator:
         claims: Tell which rows say that an id is coordinated here.
         producer_ids: Gives out producer ids.
         shields: Keep commits from being cancelled.
+        flow: In whose turns all rows are looked through.
         clock: What time it is.
         memory: Where ids count.
         spawn: Starts a task of the gateway.
@@ -63,17 +65,17 @@ class TransactionCoordinator:
         claims: Claims,
         producer_ids: ProducerIds,
         shields: Shields,
+        flow: Flow,
         clock: Clock,
         memory: MemoryAccount,
         spawn: Callable[..., object],
     ) -> None:
         self._settings = settings
         self._leadership = leadership
-        self._manager = manager
         self._clock = clock
         self._spawn = spawn
         self.table: TransactionTable = TransactionTable(
-            manager, lease, claims, leadership, producer_ids, shields, memory
+            manager, lease, claims, leadership, producer_ids, shields, flow, memory
         )
 
     async def start(self, peers: Peers) -> None:
@@ -85,9 +87,9 @@ class TransactionCoordinator:
         Raises:
             HtpError: The store failed.
         """
-        ending = TransactionEnding(self.table, self._manager, self._leadership, peers, self._clock, self._spawn)
+        ending = TransactionEnding(self.table, self._leadership, peers, self._clock, self._spawn)
         await ending.start()
-        expiry = TransactionExpiry(self.table, self._manager, self._leadership, self._clock, self._settings)
+        expiry = TransactionExpiry(self.table, self._clock, self._settings)
         self._spawn(expiry.run, name="transactional ids that expire")
 
     def close(self) -> None:
@@ -202,6 +204,10 @@ class TransactionCoordinator:
         new = await self.table.change(transactional_id, decide, fresh=True)
         assert new is not None, "it is not forgotten"
         return new.producer
+
+    def open_for(self, transaction: Transaction, duration_ms: int) -> bool:
+        """Whether a transaction has been open, or is being ended, for longer than this."""
+        return transaction.start_ms >= 0 and self._clock.wall_ms() - transaction.start_ms > duration_ms
 
     async def _patiently(self, transactional_id: str, attempt: Callable[[], Awaitable[T]]) -> T:
         """Ask again once the transaction before is completed, which mostly takes a moment."""

@@ -15,11 +15,8 @@ import anyio
 from kclient.errors import ClosedError, ErrorCode, KafkaError, NotCoordinatorError
 from kclient.gateway.groups.clockwork import Clockwork
 from kclient.gateway.peers import EndOfTransaction
-from kclient.gateway.rows.keys import TRANSACTIONS, parse_transaction_key
-from kclient.gateway.rows.transactions import decode_transaction
 from kclient.gateway.transaction_states import CoordinatedState
 from kclient.htp.errors import FencedError
-from kclient.htp.rows import scan_pages
 from kclient.records import EndMarker
 
 if TYPE_CHECKING:
@@ -29,7 +26,6 @@ if TYPE_CHECKING:
     from kclient.gateway.peers import Peers
     from kclient.gateway.transaction import ProducerIdentity, Transaction
     from kclient.gateway.transactions.table import TransactionTable
-    from kclient.htp.port import Manager
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.transactions")
 
@@ -53,7 +49,6 @@ class TransactionEnding:
 
     Args:
         table: The transactional ids.
-        manager: Has their rows.
         leadership: Tells which ids are coordinated here.
         peers: Have the leaders of partitions append ends.
         clock: What time it is.
@@ -63,14 +58,12 @@ class TransactionEnding:
     def __init__(
         self,
         table: TransactionTable,
-        manager: Manager,
         leadership: Leadership,
         peers: Peers,
         clock: Clock,
         spawn: Callable[..., object],
     ) -> None:
         self._table = table
-        self._manager = manager
         self._leadership = leadership
         self._peers = peers
         self._clock = clock
@@ -115,19 +108,12 @@ class TransactionEnding:
         number = self._leadership.generation
         if number <= self._loaded:
             return
-        async for page in scan_pages(self._manager, TRANSACTIONS):
-            for key, row in page.items():
-                transactional_id = parse_transaction_key(key)
-                if not self._leadership.coordinates(transactional_id):
-                    continue
-                try:
-                    found = decode_transaction(row.value, transactional_id)
-                except ValueError as error:
-                    logger.error("%s cannot be read: a transaction of it is not ended (%s)", key, error)
-                    continue
-                if not found.idle:
-                    self.changed(found)
+        await self._table.look_through(self._take_up)
         self._loaded = number
+
+    def _take_up(self, transaction: Transaction) -> None:
+        if not transaction.idle:
+            self.changed(transaction)
 
     def changed(self, transaction: Transaction) -> None:
         """Heed a transaction's time, or write its ends."""

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import anyio
 
-from kclient.errors import ClosedError, KafkaError
-from kclient.gateway.rows.keys import TRANSACTIONS, parse_transaction_key
-from kclient.gateway.rows.transactions import decode_transaction
-from kclient.htp.rows import scan_pages
+from kclient.errors import ClosedError, KafkaError, NotCoordinatorError
 
 if TYPE_CHECKING:
     from kclient.gateway.clock import Clock
     from kclient.gateway.config import Live
-    from kclient.gateway.leadership import Leadership
     from kclient.gateway.transaction import Transaction
     from kclient.gateway.transactions.settings import TransactionSettings
     from kclient.gateway.transactions.table import TransactionTable
-    from kclient.htp.port import Manager
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.transactions")
 
@@ -29,8 +25,6 @@ class TransactionExpiry:
 
     Args:
         table: The transactional ids.
-        manager: Has their rows.
-        leadership: Tells which ids are coordinated here.
         clock: What time it is.
         settings: How long ids are kept, as it is at the time.
     """
@@ -38,14 +32,10 @@ class TransactionExpiry:
     def __init__(
         self,
         table: TransactionTable,
-        manager: Manager,
-        leadership: Leadership,
         clock: Clock,
         settings: Live[TransactionSettings],
     ) -> None:
         self._table = table
-        self._manager = manager
-        self._leadership = leadership
         self._clock = clock
         self._settings = settings
 
@@ -71,15 +61,14 @@ class TransactionExpiry:
             count += 1
             return None
 
-        async for page in scan_pages(self._manager, TRANSACTIONS):
-            for key, row in page.items():
-                transactional_id = parse_transaction_key(key)
-                if not self._leadership.coordinates(transactional_id):
-                    continue
-                try:
-                    found = decode_transaction(row.value, transactional_id)
-                except ValueError:
-                    continue  # whoever uses it is told
-                if found.expired(self._clock.wall_ms(), longest):
-                    await self._table.change(transactional_id, decide)
+        expired: list[str] = []
+
+        def look(found: Transaction) -> None:
+            if found.expired(self._clock.wall_ms(), longest):
+                expired.append(found.transactional_id)
+
+        await self._table.look_through(look)
+        for transactional_id in expired:
+            with suppress(NotCoordinatorError):  # it has moved meanwhile
+                await self._table.change(transactional_id, decide)
         return count

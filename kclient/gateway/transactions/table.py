@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 import anyio
 
 from kclient.errors import NotCoordinatorError
-from kclient.gateway.rows.keys import transaction_key
+from kclient.gateway.rows.keys import TRANSACTIONS, parse_transaction_key, transaction_key
 from kclient.gateway.rows.transactions import decode_transaction, encode_transaction
 from kclient.htp.errors import ConflictError
+from kclient.htp.rows import scan_pages
+from kclient.net.fair_queue import Pace
 
 if TYPE_CHECKING:
     from kclient.gateway.groups.writer import Claims
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from kclient.gateway.transaction import Transaction
     from kclient.htp.port import Manager
     from kclient.memory_ledger import MemoryAccount
+    from kclient.net.fair_queue import Flow
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.transactions")
 
@@ -86,6 +89,7 @@ class TransactionTable:
         leadership: Tells which ids are.
         producer_ids: Gives out producer ids.
         shields: Keep commits from being cancelled with the requests that wait for them.
+        flow: In whose turns all rows are looked through.
         memory: Where the ids count.
     """
 
@@ -97,8 +101,10 @@ class TransactionTable:
         leadership: Leadership,
         producer_ids: ProducerIds,
         shields: Shields,
+        flow: Flow,
         memory: MemoryAccount,
     ) -> None:
+        self._flow = flow
         self._manager = manager
         self._lease = lease
         self._claims = claims
@@ -235,6 +241,24 @@ class TransactionTable:
         if not self._leadership.coordinates(transactional_id):
             other = self._leadership.coordinator_id(transactional_id)
             raise NotCoordinatorError(f"the gateway with node.id={other} coordinates {transactional_id[:300]!r}")
+
+    async def look_through(self, look: Callable[[Transaction], object]) -> None:
+        """Read the rows of all ids that are coordinated here, in slices. Raises `HtpError` if the store fails.
+
+        Args:
+            look: Is given each; must not wait.
+        """
+        pace = Pace(self._flow)
+        async for page in scan_pages(self._manager, TRANSACTIONS):
+            for key, row in page.items():
+                transactional_id = parse_transaction_key(key)
+                if self._leadership.coordinates(transactional_id):
+                    try:
+                        look(decode_transaction(row.value, transactional_id))
+                    except ValueError as error:
+                        logger.error("%s cannot be read: a transaction of it is not ended (%s)", key[:300], error)
+                if pace.over:
+                    await pace.pause()
 
     async def ended(self, transactional_id: str, seconds: float) -> bool:
         """Wait until no ends of an id are being written; whether that is so in time."""

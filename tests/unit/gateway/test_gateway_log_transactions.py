@@ -153,6 +153,22 @@ def test_a_delayed_batch_begins_no_transaction_that_nobody_ends() -> None:
     assert isinstance(log.prepare(Batch(1), 0, verified=again), Append)
 
 
+@pytest.mark.parametrize("bumped", [True, False])
+def test_what_is_verified_under_the_epoch_of_an_end_that_bumps_is_of_the_next_transaction(bumped: bool) -> None:
+    """With version 2 its producer may send before all ends of the one before are there (KIP-890)."""
+    log = PartitionLog(0)
+    append(log, Batch(1))
+    following = Batch(1, 0, 1)
+    verification = log.verify(following)
+    assert verification is not None
+    log.stored(log.prepare_end(Batch(1, -1, 1, is_control=True), COMMIT, 0, bumped=bumped))
+    if bumped:
+        assert isinstance(log.prepare(following, 0, verified=verification), Append)
+    else:
+        with pytest.raises(InvalidTxnStateError):
+            log.prepare(following, 0, verified=verification)
+
+
 def test_a_newer_epoch_does_not_go_on_with_the_transaction_of_an_older_one() -> None:
     log = PartitionLog()
     append(log, Batch(1))

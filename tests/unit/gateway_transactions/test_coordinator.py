@@ -15,6 +15,7 @@ from kclient.gateway.access import AclOperation, ResourceType
 from kclient.gateway.contexts import ConnectionContext
 from kclient.gateway.peers import LocalPeers
 from kclient.gateway.rows.keys import TRANSACTIONS, transaction_key
+from kclient.gateway.transactions import table
 from kclient.gateway.transactions.expiry import TransactionExpiry
 from kclient.gateway.transactions.settings import TransactionSettings
 from kclient.htp import StorageError, open_store
@@ -361,8 +362,6 @@ async def test_ids_that_nobody_uses_are_forgotten() -> None:
         assert parts.transactions is not None
         expiry = TransactionExpiry(
             parts.transactions.table,
-            parts.manager,
-            parts.leadership,
             parts.clock,
             lambda: TransactionSettings(transactional_id_expiration_ms=0),
         )
@@ -409,6 +408,62 @@ async def test_who_may_not_is_refused() -> None:
         )  # fmt: skip
         (result,) = (await wire(m.WriteTxnMarkersRequest(markers=[marker]), 2)).markers
         assert result.topics[0].partitions[0].error_code == refused
+
+
+async def test_transactions_are_described_and_listed() -> None:
+    async with running() as (gateway, wire):
+        await wire.create("t", 2)
+        busy, idle = ByHand(wire, "busy"), ByHand(wire, "idle")
+        await busy.init(timeout_ms=30_000)
+        await idle.init()
+        await busy.send("t", b"a", partition=1)
+        request = m.DescribeTransactionsRequest(transactional_ids=["busy", "idle", "none"])
+        found, empty, none = (await wire(request, 0)).transaction_states
+        assert (found.error_code, found.transaction_state, found.transaction_timeout_ms) == (0, "Ongoing", 30_000)
+        assert (found.producer_id, found.producer_epoch) == (busy.producer_id, busy.epoch)
+        assert [(each.topic, each.partitions) for each in found.topics] == [("t", [1])]
+        assert found.transaction_start_time_ms > 0
+        assert (empty.error_code, empty.transaction_state, empty.topics) == (0, "Empty", [])
+        assert none.error_code == E.TRANSACTIONAL_ID_NOT_FOUND
+
+        async def listed(**filters: Any) -> list[tuple[str, str]]:
+            answer = await wire(m.ListTransactionsRequest(**filters), 1)
+            assert not answer.error_code
+            return sorted((each.transactional_id, each.transaction_state) for each in answer.transaction_states)
+
+        everything = [("busy", "Ongoing"), ("idle", "Empty")]
+        assert await listed() == everything
+        assert await listed(state_filters=["Ongoing", "Strange"]) == everything[:1]
+        assert await listed(producer_id_filters=[idle.producer_id]) == everything[1:]
+        assert await listed(duration_filter=60_000) == []
+        strange = await wire(m.ListTransactionsRequest(state_filters=["Strange"]), 1)
+        assert (strange.unknown_state_filters, strange.transaction_states) == (["Strange"], [])
+        gateway.parts.access.authorizer = Rights((AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID))
+        assert await listed() == []
+        refused = (await wire(request, 0)).transaction_states
+        assert {each.error_code for each in refused} == {E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED}
+
+
+async def test_memory_holds_what_is_open_and_the_last_that_were_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "_IDLE", 4)
+    async with running() as (gateway, wire):
+        await wire.create("t")
+        transactions = gateway.parts.transactions
+        assert transactions is not None
+        busy = [ByHand(wire, f"busy{number}") for number in range(3)]
+        for producer in busy:
+            await producer.init()
+            await producer.send("t", b"a")
+        idle = [ByHand(wire, f"idle{number}") for number in range(20)]
+        for producer in idle:
+            await producer.init()
+        assert len(transactions.table) == 3 + 4
+        for producer in (*busy, *idle):
+            assert await producer.add("t", 0) == 0
+            assert await producer.end() == 0
+        for producer in (*busy, *idle):
+            assert await producer.init() == 0  # all are completed
+        assert len(transactions.table) == 4
 
 
 async def test_the_feature_is_told() -> None:

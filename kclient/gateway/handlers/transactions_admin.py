@@ -1,0 +1,150 @@
+"""Looking at transactions: DescribeTransactions and ListTransactions (KIP-664)."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
+
+from kclient.errors import ErrorCode, KafkaError, TransactionalIdNotFoundError
+from kclient.gateway.access import AclOperation, ResourceType
+from kclient.gateway.error_codes import Role, code_of
+from kclient.gateway.handlers.handler import Finish, Handler, VersionRange
+from kclient.gateway.transaction_states import CoordinatedState
+from kclient.protocol.messages.transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    DescribeTransactionsResponseTopicData,
+    DescribeTransactionsResponseTransactionState,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    ListTransactionsResponseTransactionState,
+)
+from kclient.protocol.registry import ApiKey
+
+if TYPE_CHECKING:
+    from kclient.gateway.access import Access
+    from kclient.gateway.contexts import ConnectionContext, RequestContext
+    from kclient.gateway.topics.table import TopicTable
+    from kclient.gateway.transaction import Transaction
+    from kclient.gateway.transactions.coordinator import TransactionCoordinator
+
+
+class DescribeTransactionsHandler(Handler):
+    """Tells the state of transactions."""
+
+    API: ClassVar[ApiKey] = ApiKey.DESCRIBE_TRANSACTIONS
+    VERSIONS: ClassVar[VersionRange] = (0, 0)
+    ROLE: ClassVar[Role] = Role.GROUPS
+    ONLY_READS: ClassVar[bool] = True
+
+    def __init__(self, access: Access, transactions: TransactionCoordinator, topics: TopicTable) -> None:
+        self._access = access
+        self._transactions = transactions
+        self._topics = topics
+
+    def begin(self, request: DescribeTransactionsRequest, context: RequestContext) -> Finish:
+        """Look each of them up."""
+        return partial(self._finish, request, context.connection)
+
+    async def _finish(
+        self, request: DescribeTransactionsRequest, client: ConnectionContext
+    ) -> DescribeTransactionsResponse:
+        rows = []
+        for transactional_id in request.transactional_ids:
+            try:
+                self._access.check(client, AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id)
+                found = await self._transactions.table.get(transactional_id)
+                if found is None:
+                    raise TransactionalIdNotFoundError(f"there is no transactional.id {transactional_id[:300]!r}")
+                rows.append(self._row(found, client))
+            except KafkaError as error:
+                rows.append(_nothing(transactional_id, code_of(error, self.ROLE)))
+        return DescribeTransactionsResponse(transaction_states=rows)
+
+    def _row(self, found: Transaction, client: ConnectionContext) -> DescribeTransactionsResponseTransactionState:
+        topics: dict[str, list[int]] = {}
+        for each in sorted(found.partitions):
+            record = self._topics.by_id(each.topic_id)
+            if record is None:
+                continue  # deleted
+            if self._access.allows(client, AclOperation.DESCRIBE, ResourceType.TOPIC, record.name):
+                topics.setdefault(record.name, []).append(each.partition)
+        return DescribeTransactionsResponseTransactionState(
+            error_code=ErrorCode.NONE,
+            transactional_id=found.transactional_id,
+            transaction_state=found.state.value,
+            transaction_timeout_ms=found.timeout_ms,
+            transaction_start_time_ms=found.start_ms,
+            producer_id=found.producer.producer_id,
+            producer_epoch=found.producer.epoch,
+            topics=[
+                DescribeTransactionsResponseTopicData(topic=name, partitions=numbers)
+                for name, numbers in topics.items()
+            ],
+        )
+
+    def fail(
+        self, request: DescribeTransactionsRequest, context: RequestContext, error: KafkaError
+    ) -> DescribeTransactionsResponse:
+        """The same error for each."""
+        code = code_of(error, self.ROLE)
+        return DescribeTransactionsResponse(
+            transaction_states=[_nothing(each, code) for each in request.transactional_ids]
+        )
+
+
+def _nothing(transactional_id: str, code: int) -> DescribeTransactionsResponseTransactionState:
+    return DescribeTransactionsResponseTransactionState(
+        error_code=code,
+        transactional_id=transactional_id,
+        transaction_state="",
+        transaction_timeout_ms=0,
+        transaction_start_time_ms=-1,
+        producer_id=-1,
+        producer_epoch=-1,
+        topics=[],
+    )
+
+
+class ListTransactionsHandler(Handler):
+    """Lists the transactions that are coordinated here."""
+
+    API: ClassVar[ApiKey] = ApiKey.LIST_TRANSACTIONS
+    # v2 filters by a regular expression, which would be worked out on the event loop: clients filter by themselves
+    VERSIONS: ClassVar[VersionRange] = (0, 1)
+    ROLE: ClassVar[Role] = Role.GROUPS
+    ONLY_READS: ClassVar[bool] = True
+
+    def __init__(self, access: Access, transactions: TransactionCoordinator) -> None:
+        self._access = access
+        self._transactions = transactions
+
+    def begin(self, request: ListTransactionsRequest, context: RequestContext) -> Finish:
+        """Go through their rows, in pages."""
+        return partial(self._finish, request, context.connection)
+
+    async def _finish(self, request: ListTransactionsRequest, client: ConnectionContext) -> ListTransactionsResponse:
+        names = {state.value for state in CoordinatedState}
+        wanted = set(request.state_filters)
+        response = ListTransactionsResponse(unknown_state_filters=sorted(wanted - names))
+        if wanted and not wanted & names:
+            return response
+        ids = set(request.producer_id_filters)
+
+        def look(found: Transaction) -> None:
+            if (wanted and found.state.value not in wanted) or (ids and found.producer.producer_id not in ids):
+                return
+            if request.duration_filter >= 0 and not self._transactions.open_for(found, request.duration_filter):
+                return
+            name = found.transactional_id
+            if self._access.allows(client, AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, name):
+                response.transaction_states.append(
+                    ListTransactionsResponseTransactionState(
+                        transactional_id=name,
+                        producer_id=found.producer.producer_id,
+                        transaction_state=found.state.value,
+                    )
+                )
+
+        await self._transactions.table.look_through(look)
+        return response
