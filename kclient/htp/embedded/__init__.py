@@ -41,6 +41,8 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 __all__ = ["EmbeddedStore", "open_embedded"]
 
+MIN_FREE_OPTION: Final = "min_free_bytes (log.dir.min.free.bytes of a gateway)"
+"""What the option is called where those of another process differ."""
 _LEND_AGAIN_S: Final = 0.1
 _LEND_S: Final = 10.0
 """Seconds after which it is looked again what other processes want, though they have changed nothing since."""
@@ -78,9 +80,9 @@ def open_embedded(
         faults: Whether the store can be made to fail, for tests: `EmbeddedStore.faults`.
         brokers: How many there are, 1 to 256: each has a directory and a thread of its own, and topics can be bound to
             it. If None, as many as the last time, at first one.
-        together: Whether other processes that say the same may have the directory open meanwhile. A topic's files are
-            one process's at a time: `EmbeddedStore.lend`, which has to run, gives up what another one opens under a
-            newer epoch.
+        together: Whether other processes that say the same may have the directory open meanwhile, with the same
+            `durability` and `min_free_bytes`, and as many brokers. A topic's files are one process's at a time:
+            `EmbeddedStore.lend`, which has to run, gives up what another one opens under a newer epoch.
 
     Raises:
         ConfigError: If an option has no such value.
@@ -214,6 +216,7 @@ class EmbeddedStore:
 
         Raises:
             LockedError: If it is open already, here or in another process.
+            ConfigError: If it is open in another process that was given other options.
             FormatVersionError: If a newer version of kclient wrote it, or it holds something else.
             TooFewBrokersError: If more brokers hold topics than it is to have.
             StorageError: If the file system refuses, or the directory of a broker that holds topics is missing.
@@ -238,7 +241,8 @@ class EmbeddedStore:
         from kclient.htp.embedded.watermark import Watermarks
 
         together = self._together
-        directory = DataDirectory(self.path, self._files, self._brokers, together=together)
+        options = {"durability": self._durability, MIN_FREE_OPTION: self._min_free_bytes}
+        directory = DataDirectory(self.path, self._files, self._brokers, together=together, options=options)
         stack.callback(directory.close)
         try:
             await thread_to_the_end(directory.open)

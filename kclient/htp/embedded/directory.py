@@ -18,8 +18,9 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from kclient.errors import ConfigError
@@ -85,9 +86,18 @@ class DataDirectory:
         brokers: So many shards are opened, and made where they are missing; if None, as many as the last time.
         together: Whether other processes may have it open too that say the same. The first one opens it alone, until
             `share`.
+        options: Which all of them have to give alike.
     """
 
-    def __init__(self, path: str, files: Files, brokers: int | None = None, *, together: bool = False) -> None:
+    def __init__(
+        self,
+        path: str,
+        files: Files,
+        brokers: int | None = None,
+        *,
+        together: bool = False,
+        options: Mapping[str, object] = MappingProxyType({}),
+    ) -> None:
         self.path: str = str(Path(path).absolute())
         self.manager_path: str = f"{self.path}/mgr"
         self.shards: list[Shard] = []
@@ -97,6 +107,7 @@ class DataDirectory:
         self.joined: bool = False
         """Whether another process had it open before, and has made ready what one does alone."""
         self._together = together
+        self._options = options
         self._files = files
         self._brokers = brokers
         self._recorded: int | None = None
@@ -116,6 +127,7 @@ class DataDirectory:
             FormatVersionError: If a newer version wrote it, or it holds something else.
             LockedError: If another process, or this one, has it open.
             StorageError: If an older version wrote it, and its database is damaged.
+            ConfigError: If another process has it open with other options.
             StoreClosedError: If it was closed meanwhile: an event loop that ends leaves its threads behind.
             OSError: If the file system refuses.
         """
@@ -139,9 +151,7 @@ class DataDirectory:
             for name in broker_names(number)[1:]:
                 self._take(name, shared=self._together)
             if self._together:
-                if not self.joined:
-                    self.processes.remove_dead()
-                self.processes.enter()
+                self._enter()
             files.make_directory(self.manager_path)
             for shard in self.shards:
                 shard.make()
@@ -179,6 +189,42 @@ class DataDirectory:
                 raise found
             time.sleep(_AGAIN_S)
 
+    def _enter(self) -> None:
+        """Be one of those who have it open together: with the same options, of which others are told."""
+        if not self.joined:
+            self.processes.remove_dead()
+        began = time.monotonic()
+        while True:
+            # one after the other: of two with different options who come at once, one stays
+            with self.processes.one_enters() as entering:
+                said = f"another process is just opening {self.path}, and does not go on: stop it there"
+                if entering:
+                    said = self._check_options()
+                    if not said:
+                        self.processes.enter(self._options)
+                        return
+            if time.monotonic() - began >= _OPENING_S:
+                raise LockedError(said)
+            time.sleep(_AGAIN_S)
+
+    def _check_options(self) -> str:
+        """Refuse options that others do not have; what is said of one that does not tell which it has."""
+        for number, (pid, options) in self.processes.openings().items():
+            if not pid:
+                return (
+                    f"{self.path} is in use by a process whose file {FIRST_BROKER}/process-{number} cannot be read, or "
+                    "was removed; it makes it anew within ten seconds, unless it is stopped"
+                )
+            for name, value in self._options.items():
+                there = value if options is None else options.get(name, value)
+                if there != value:
+                    who = f"this process ({pid})" if pid == os.getpid() else f"process {pid}"
+                    raise ConfigError(
+                        f"{self.path} is open in {who} with {name}={there!r}: give the same, not {value!r}, or close "
+                        "it there first"
+                    )
+        return ""
+
     def _let_go(self) -> None:
         with self._taking:
             while self.shards:
@@ -187,7 +233,9 @@ class DataDirectory:
     def _in_use(self) -> LockedError | None:
         """What is said where other processes have it open together."""
         for owner in self.processes.others().values():
-            who = f"this process ({owner})" if owner == os.getpid() else f"process {owner}"
+            who = f"process {owner}" if owner else "another process"
+            if owner == os.getpid():
+                who = f"this process ({owner})"
             return LockedError(
                 f"{self.path}/{FIRST_BROKER} is in use by {who}; close it there, or name another directory", owner=owner
             )

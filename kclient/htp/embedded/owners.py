@@ -92,6 +92,7 @@ class OwnerTable:
 
     def wanted(self, connection: Connection) -> dict[int, int]:
         """The topics that this opening has and others want, each with the epoch under which they open it."""
+        self._processes.restore()
         found = connection.execute(_WANTED, {"of_process": self._processes.number})
         return {row.incarnation: row.wanted for row in found}
 

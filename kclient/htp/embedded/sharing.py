@@ -66,5 +66,6 @@ def locks_shared(path: str) -> Iterator[None]:
                     f"{path}/{shard} is in use by {who}: stop it there, or look at a backup", owner=owner
                 ) from None
         for owner in Processes(f"{path}/{FIRST_BROKER}").others().values():
-            raise LockedError(f"{path} is in use by process {owner}: stop it there, or look at a backup", owner=owner)
+            who = f"process {owner}" if owner else "another process"
+            raise LockedError(f"{path} is in use by {who}: stop it there, or look at a backup", owner=owner)
         yield

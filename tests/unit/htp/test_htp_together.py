@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from kclient.errors import ConfigError
@@ -279,6 +280,81 @@ async def test_all_have_it_with_as_many_brokers(tmp_path: Path) -> None:
             await open_embedded(str(path), together=True, brokers=3).__aenter__()
     async with opened(path, brokers=3) as store:
         assert len(await store.manager.brokers()) == 3
+
+
+@pytest.mark.parametrize(
+    ("option", "there", "here", "told"),
+    [
+        ("durability", "synced", "written", r"durability='synced': give the same, not 'written'"),
+        ("min_free_bytes", None, 1 << 20, r"min_free_bytes \(log\.dir\.min\.free\.bytes .*\)=0: .* not 1048576"),
+    ],
+)
+async def test_who_gives_other_options_is_refused(
+    tmp_path: Path, option: str, there: object, here: object, told: str
+) -> None:
+    path = tmp_path / "d"
+    async with opened(path, **{option: there}):
+        with pytest.raises(ConfigError, match=rf"is open in this process \({os.getpid()}\) with {told}"):
+            await open_embedded(str(path), together=True, **{option: here}).__aenter__()
+        async with opened(path, **{option: there}):
+            pass
+    async with opened(path, **{option: here}):
+        pass
+
+
+async def test_of_two_at_once_with_different_options_one_stays(tmp_path: Path) -> None:
+    """Also beside a third one that is just leaving."""
+    path = tmp_path / "d"
+    stayed, refused = [], []
+    both = anyio.Event()
+
+    async def run(durability: str) -> None:
+        try:
+            async with opened(path, durability=durability):
+                stayed.append(durability)
+                await both.wait()
+        except ConfigError:
+            refused.append(durability)
+        if refused:
+            both.set()
+
+    async with anyio.create_task_group() as tasks:
+        for durability in ("synced", "written"):
+            tasks.start_soon(run, durability)
+    assert len(stayed) == len(refused) == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the file alone tells")
+async def test_who_has_lost_its_file_is_there_all_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "d"
+    async with open_embedded(str(path), together=True) as one, open_embedded(str(path), together=True) as two:
+        place = await topic_of(one)
+        topic = await one.broker.open(place, FRAMING, epoch=1)
+        await send(topic, b"a")
+        await one.manager.acquire("l", "one", 3600)
+        for file in (path / "brk-0").glob("process-*"):
+            file.unlink()
+        with pytest.raises(LeaseHeldError):
+            await two.manager.acquire("l", "two", 3600)
+        with pytest.raises(LockedError, match="in use by another process"), locks_shared(str(path)):
+            pass
+        async with anyio.create_task_group() as tasks:
+            newer: list[OpenTopic] = []
+
+            async def take() -> None:
+                newer.append(await two.broker.open(place, FRAMING, epoch=2))
+
+            tasks.start_soon(take)
+            while not await one.manager.wanted():  # it is asked for the topic, which it has still
+                pass
+            assert not newer
+            await send(topic, b"b")
+            tasks.start_soon(one.lend)
+            while not newer:
+                await anyio.lowlevel.checkpoint()
+            tasks.cancel_scope.cancel()
+        assert await content(newer[0]) == [b"a", b"b"]
+        assert len(list((path / "brk-0").glob("process-*"))) == 1  # made anew by the one that lends
 
 
 async def test_many_open_and_close_it_at_once(tmp_path: Path) -> None:
