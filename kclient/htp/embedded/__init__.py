@@ -292,7 +292,12 @@ class EmbeddedStore:
             await broker.begin(known, last, joined=directory.joined)
             self._shards.append(broker)
         ends = EndsSocket(directory.shards[0].path, self._ends, directory.processes.number if together else None)
-        directory.on_fork = ends.abandon
+
+        def abandon() -> None:
+            ends.abandon()
+            manager.abandon()
+
+        directory.on_fork = abandon
         stack.push_async_callback(thread_to_the_end, ends.stop)
         ends.start()
         if together and not directory.joined:

@@ -4,6 +4,7 @@ format.json      {"format": 4, "brokers": 1, ...}: the version of everything bel
 mgr/mgr.db       domains, topics, values, leases (SQLite)
 brk-0/lock       locked by the owner, whose process id it holds; shared by all where several have it open together
 brk-0/process-N  locked by one of several that have it open together (`processes.py`)
+brk-0/bell-N.sock  what it hears of changes by (`bell.py`)
 brk-0/store.json whose shard it is
 brk-0/topics/    a directory per topic: NAME.INCARNATION, for people and for the program
 brk-1/           the next shard, if there are several (`shard.py`)

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import socket
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -21,14 +19,13 @@ from typing import Final, NamedTuple, TypeAlias
 
 from kclient.concurrency import LoopHandle
 from kclient.htp.embedded.processes import Processes, socket_of
+from kclient.htp.embedded.socket_paths import socket_path
 from kclient.htp.rows import parse_object, whole
 
 logger: logging.Logger = logging.getLogger(__name__)
 
 SOCKET: Final = "ends.sock"
 _QUESTION: Final = b"ends\n"
-_LONGEST_PATH: Final = 100
-"""Bytes of a Unix socket's path; the systems' limits are 104 and 108, with the closing zero."""
 _PATIENCE_S: Final = 3.0
 """How long one side waits for the other; the rows stand still meanwhile."""
 _WAITING: Final = 8
@@ -70,7 +67,7 @@ class EndsSocket:
         """Begin to answer; where that cannot be, a line in the log says what it means."""
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            with _path_for_sockets(self._shard, self._name) as path:
+            with socket_path(self._shard, self._name) as path:
                 Path(path).unlink(missing_ok=True)  # of an owner that was killed: the shard is locked by us
                 listening.bind(path)
                 Path(path).chmod(0o600)
@@ -171,24 +168,10 @@ def _ask_one(shard: str, name: str) -> Ends | None:
 
 @contextmanager
 def _connected(shard: str, name: str, timeout: float) -> Iterator[socket.socket]:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection, _path_for_sockets(shard, name) as path:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection, socket_path(shard, name) as path:
         connection.settimeout(timeout)
         connection.connect(path)
         yield connection
-
-
-@contextmanager
-def _path_for_sockets(shard: str, name: str) -> Iterator[str]:
-    """A path of the socket that is short enough for the system."""
-    path = f"{shard}/{name}"
-    if len(os.fsencode(path)) <= _LONGEST_PATH or not sys.platform.startswith("linux"):
-        yield path
-        return
-    directory = os.open(shard, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield f"/proc/self/fd/{directory}/{name}"
-    finally:
-        os.close(directory)
 
 
 def _line(connection: socket.socket) -> bytes:

@@ -20,6 +20,7 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 _EPOCH: Final = select(leases.c.epoch).where(leases.c.name == bindparam("lease"))
 """Made once: see tables.py."""
+_ALL: Final = select(leases).order_by(leases.c.name)
 _PROCESSES: Final = select(lease_processes.c.process).distinct()
 _OF_PROCESS: Final = select(lease_processes.c.name).where(lease_processes.c.process == bindparam("of_process"))
 
@@ -81,7 +82,7 @@ class LeaseTable:
         """The leases whose names begin with a prefix, by name."""
         if self._processes is not None:
             self._free_of_the_dead(connection)
-        rows = connection.execute(select(leases).order_by(leases.c.name)).all()
+        rows = connection.execute(_ALL).all()
         infos = [self._info(row) for row in rows if row.name.startswith(prefix)]
         return [info for info in infos if info is not None]
 
@@ -95,7 +96,7 @@ class LeaseTable:
         """The leases of processes that were killed are free at once: nothing of them writes any more."""
         assert self._processes is not None
         for process in connection.scalars(_PROCESSES).all():
-            if process == self._processes.number or self._processes.owner(process) is not None:
+            if process == self._processes.number or self._processes.is_there(process):
                 continue
             names = list(connection.scalars(_OF_PROCESS, {"of_process": process}))
             held = (leases.c.name.in_(names), leases.c.held)

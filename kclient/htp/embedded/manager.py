@@ -17,6 +17,7 @@ from sqlalchemy import Connection, Select, Table, bindparam, delete, insert, sel
 from kclient.concurrency import Completion, LoopHandle, thread_to_the_end
 from kclient.htp.brokers import FIRST_BROKER, binding_of, check_broker
 from kclient.htp.change_tokens import check_limit, check_prefixes, parse_token, touched_by
+from kclient.htp.embedded.bell import Bell
 from kclient.htp.embedded.changes import ChangeLog
 from kclient.htp.embedded.leases import LeaseTable, check_epoch
 from kclient.htp.embedded.owners import OwnerTable
@@ -108,6 +109,7 @@ class SqliteManager:
         self._brokers = list(brokers)
         post = LoopHandle().post
         self._failed = failed
+        self._bell = None if processes is None else Bell(processes)
         if processes is None:
             self._writer = DatabaseWriter(path, post, self._fail)
         else:
@@ -116,7 +118,7 @@ class SqliteManager:
                 post,
                 self._fail,
                 changed=self._changed_elsewhere,
-                alone=lambda: not processes.others(),
+                bell=self._bell,
                 joined=joined,
             )
         self._exclusive = exclusive
@@ -148,6 +150,11 @@ class SqliteManager:
             await thread_to_the_end(self._writer.stop)
         finally:
             self._tell_all()
+
+    def abandon(self) -> None:
+        """In a forked child: others ring for the parent."""
+        if self._bell is not None:
+            self._bell.abandon()
 
     def _fail(self, error: StorageError) -> None:
         self._tell_all()

@@ -42,6 +42,13 @@ class Opening(NamedTuple):
 
 
 _UNREADABLE: Final = Opening(0, None)
+BELL: Final = "bell-"
+"""What the names of bells begin with."""
+
+
+def bell_of(process: int) -> str:
+    """The name of the socket at which an opening hears that others have changed something (`bell.py`)."""
+    return f"{BELL}{process}.sock"
 
 
 def socket_of(process: int) -> str:
@@ -57,7 +64,8 @@ class Processes:
     """
 
     def __init__(self, path: str) -> None:
-        self._path = path
+        self.path: str = path
+        """Of that directory."""
         self.number: int = secrets.randbits(62) + 1
         """Of this opening."""
         self._options: dict[str, object] = {}
@@ -67,12 +75,12 @@ class Processes:
         """The common file, of which it has locked a byte."""
 
     def _file(self, number: int) -> str:
-        return f"{self._path}/{_PREFIX}{number}"
+        return f"{self.path}/{_PREFIX}{number}"
 
     @contextlib.contextmanager
     def one_enters(self) -> Iterator[bool]:
         """Keep others from entering meanwhile; whether that is so, or somebody else does, who will soon be there."""
-        fd = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -90,7 +98,7 @@ class Processes:
             options: What others are told, who may have to have the same; values that JSON can say.
         """
         self._options = dict(options)
-        byte = os.open(f"{self._path}/{LOCK_FILE}", os.O_RDWR | os.O_CLOEXEC)
+        byte = os.open(f"{self.path}/{LOCK_FILE}", os.O_RDWR | os.O_CLOEXEC)
         try:
             lock_byte(byte, self.number)
             self._lock = self._make()
@@ -151,6 +159,10 @@ class Processes:
                 os.close(fd)
         self._lock = self._byte = None
 
+    def is_there(self, number: int) -> bool:
+        """Whether an opening is there, without asking who it is."""
+        return self._is_locked(number) or self._opening(number) is not None
+
     def owner(self, number: int) -> int | None:
         """The process id of an opening that is there, 0 if it cannot be read; None if it is not there any more."""
         found = self._opening(number)
@@ -195,7 +207,7 @@ class Processes:
         if self._byte is not None:
             return locked_bytes(self._byte, *(between or (1,)))
         try:
-            fd = os.open(f"{self._path}/{LOCK_FILE}", os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(f"{self.path}/{LOCK_FILE}", os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:  # a copy may lack it
             return []
         try:
@@ -206,19 +218,19 @@ class Processes:
     def _remove(self, number: int) -> None:
         """Remove what an opening has left that was killed."""
         with contextlib.suppress(OSError):
-            for path in (self._file(number), f"{self._path}/{socket_of(number)}"):
-                Path(path).unlink(missing_ok=True)
+            for name in (f"{_PREFIX}{number}", socket_of(number), bell_of(number)):
+                Path(self.path, name).unlink(missing_ok=True)
 
     def remove_dead(self) -> None:
         """Remove what those have left that were killed; there is no other."""
         self.openings()
         with contextlib.suppress(OSError):
-            for path in Path(self._path).glob(f"{_PREFIX}*{_UNFINISHED}"):
+            for path in Path(self.path).glob(f"{_PREFIX}*{_UNFINISHED}"):
                 path.unlink()
 
     def _numbers(self) -> list[int]:
         try:
-            names = os.listdir(self._path)  # noqa: PTH208  (as fast as it gets: it is asked for often)
+            names = os.listdir(self.path)  # noqa: PTH208  (as fast as it gets: it is asked for often)
         except FileNotFoundError:
             return []
         numbers = (name.removeprefix(_PREFIX) for name in names if name.startswith(_PREFIX))

@@ -20,6 +20,7 @@ from sqlalchemy import Connection, Engine, event
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from kclient.htp.embedded import contention
+from kclient.htp.embedded.bell import ACTIVE_S, Bell
 from kclient.htp.embedded.engines import sqlite_engine
 from kclient.htp.embedded.migration import make_tables
 from kclient.htp.embedded.space import opening_error, space_left
@@ -31,9 +32,10 @@ _MOST: Final = 256
 """Jobs in one transaction, at most."""
 _LOOK_S: Final = 0.03
 """Seconds between two looks for what other processes have changed."""
-_QUIET: Final = 50
-_LOOK_ALONE_S: Final = 0.25
-"""The same, once so many looks have found nothing, where no other process is there."""
+_LOOK_QUIET_S: Final = 0.25
+"""The same, once they have changed nothing for a while, where they ring a bell."""
+_QUIET: Final = round(ACTIVE_S / _LOOK_S)
+"""After so many looks that found nothing."""
 _FINDINGS: Final = 5
 """What is told of a damaged database, at most."""
 _RESERVE_BYTES: Final = 8 << 20
@@ -77,7 +79,7 @@ class DatabaseWriter:
         post: Runs a function in the event loop.
         failed: Called in the event loop if the thread ends by itself: nothing is written any more.
         changed: Called in the thread once another process has changed the database; None if no other has it open.
-        alone: Tells whether no other process has it open at present: then it is looked at less often.
+        bell: Tells other processes of changes, and is told of theirs; without it, it is looked at often.
         joined: Whether another process has made it ready, and has it open.
     """
 
@@ -88,11 +90,15 @@ class DatabaseWriter:
         failed: Callable[[StorageError], object],
         *,
         changed: Callable[[], object] | None = None,
-        alone: Callable[[], bool] = lambda: True,
+        bell: Bell | None = None,
         joined: bool = False,
     ) -> None:
         self._changed = changed
-        self._alone = alone
+        self._bell = bell
+        self._hears = False
+        """Whether others ring."""
+        self._heard = False
+        """Whether they have, since it was looked last."""
         self._crowded = False
         """Whether another process has committed before this one's last transaction."""
         self._pause = None if changed is None else _LOOK_S
@@ -144,7 +150,14 @@ class DatabaseWriter:
         with self._wake:
             if self._stopping:
                 raise StoreClosedError(f"{self._path} was closed while it was opened")
+            self._hears = self._bell is not None and self._bell.start(self._hear)
             self._thread.start()
+
+    def _hear(self) -> None:
+        """In the bell's thread: others have changed something."""
+        with self._wake:
+            self._heard = True
+            self._wake.notify()
 
     def _begin(self, connection: Connection) -> None:
         contention.begin(_driver(connection), self._path)
@@ -180,6 +193,8 @@ class DatabaseWriter:
             self._wake.notify()
         if self._thread.is_alive():
             self._thread.join()
+        if self._bell is not None:
+            self._bell.stop()
         if self._engine is not None:
             self._engine.dispose()
 
@@ -195,13 +210,17 @@ class DatabaseWriter:
         assert self._engine is not None
         with contextlib.closing(self._engine.connect()) as connection:
             self._reserve(connection)
+            driver = _driver(connection)
             while True:
                 self._wait(connection)
                 if not self._current:
                     return
                 self._crowded = False
+                before = driver.total_changes
                 calls = self._transact(connection, self._current)
                 self._current = []
+                if self._bell is not None and driver.total_changes != before:
+                    self._bell.ring()
                 self._post(partial(self._tell, calls))
                 if self._crowded:
                     time.sleep(contention.GIVE_WAY_S)
@@ -210,8 +229,9 @@ class DatabaseWriter:
         """Until there are jobs to be done, or none will come; meanwhile look for what others change."""
         while True:
             with self._wake:
-                if not (self._jobs or self._stopping):
+                if not (self._jobs or self._stopping or self._heard):
                     self._wake.wait(self._pause)
+                self._heard = False
                 if self._jobs or self._stopping:
                     self._current = [self._jobs.popleft() for _ in range(min(_MOST, len(self._jobs)))]
                     return
@@ -219,8 +239,8 @@ class DatabaseWriter:
             if self._changed is not None:
                 try:
                     self._look(connection)
-                    if self._unchanged >= _QUIET:
-                        self._pause = _LOOK_ALONE_S if self._alone() else _LOOK_S
+                    if self._unchanged >= _QUIET and self._hears:
+                        self._pause = _LOOK_QUIET_S
                 except (OSError, sqlite3.Error) as error:  # whoever has something to do will hear of it
                     logger.debug("%s: what others have changed is not seen now: %s", self._path, error)
 
