@@ -8,6 +8,7 @@ from kclient.admin.types import (
     ConfigResource,
     ConfigResourceType,
     ConfigSource,
+    ElectionType,
     GroupDescription,
     GroupListing,
     MemberDescription,
@@ -16,6 +17,7 @@ from kclient.admin.types import (
     OffsetSpec,
     PartialFailureError,
     PartitionLag,
+    PartitionReassignment,
     TopicDescription,
     TopicListing,
 )
@@ -28,6 +30,7 @@ __all__ = [
     "ConfigResource",
     "ConfigResourceType",
     "ConfigSource",
+    "ElectionType",
     "GroupDescription",
     "GroupListing",
     "MemberDescription",
@@ -36,6 +39,7 @@ __all__ = [
     "OffsetSpec",
     "PartialFailureError",
     "PartitionLag",
+    "PartitionReassignment",
     "TopicDescription",
     "TopicListing",
 ]

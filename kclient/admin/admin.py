@@ -11,6 +11,7 @@ import anyio
 from kclient.admin.base import check_code
 from kclient.admin.configs import ConfigOperations
 from kclient.admin.groups import GroupOperations
+from kclient.admin.reassignments import ReassignmentOperations
 from kclient.admin.types import ClusterDescription
 from kclient.arguments import AS_LONG_AS_IT_TAKES, check_timeout
 from kclient.cluster import Closing, Cluster
@@ -27,7 +28,7 @@ from kclient.types import Node
 from kclient.unclosed import finalizer, warn_unclosed
 
 
-class Admin(GroupOperations, ConfigOperations):
+class Admin(GroupOperations, ConfigOperations, ReassignmentOperations):
     """Creates, describes, alters and deletes topics, groups and settings. For asyncio and trio.
 
     ```python

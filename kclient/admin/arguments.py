@@ -8,7 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from kclient.admin.types import ConfigOperation, ConfigResource, ConfigResourceType, NewTopic, OffsetSpec
+from kclient.admin.types import (
+    ConfigOperation,
+    ConfigResource,
+    ConfigResourceType,
+    ElectionType,
+    NewTopic,
+    OffsetSpec,
+)
 from kclient.arguments import (
     INT32_MAX,
     INT64_MAX,
@@ -106,6 +113,23 @@ def as_totals(
         name: CreatePartitionsTopic(name=name, count=number, assignments=places.get(name))
         for name, number in zip(names, numbers, strict=True)
     }
+
+
+def as_replicas(brokers: Any) -> list[int] | None:
+    """The brokers of a partition that is to be moved; None where a move is cancelled.
+
+    Raises:
+        TypeError: They are no numbers.
+        ValueError: One cannot be sent.
+    """
+    return None if brokers is None else _brokers(brokers)
+
+
+def as_election_type(value: Any) -> ElectionType:
+    """The kind of an election. Raises `TypeError` if it is none."""
+    if not isinstance(value, ElectionType):
+        raise TypeError(f"election_type is ElectionType.PREFERRED or ElectionType.UNCLEAN, not {shown(value)}")
+    return value
 
 
 def _topic(name: Any) -> str:

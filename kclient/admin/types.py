@@ -74,6 +74,28 @@ class TopicDescription:
     partitions: tuple[PartitionInfo, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class PartitionReassignment:
+    """A move of a partition that is under way.
+
+    Attributes:
+        replicas: the brokers that have it, also those that are added and removed.
+        adding_replicas: of these, those that do not have all of it yet.
+        removing_replicas: those that will not have it any more.
+    """
+
+    replicas: tuple[int, ...]
+    adding_replicas: tuple[int, ...]
+    removing_replicas: tuple[int, ...]
+
+
+class ElectionType(IntEnum):
+    """Who may be elected: the preferred replica, or where no replica in sync is left, one that is not."""
+
+    PREFERRED = 0
+    UNCLEAN = 1
+
+
 class ConfigResourceType(IntEnum):
     """What a set of settings belongs to."""
 

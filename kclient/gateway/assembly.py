@@ -37,6 +37,11 @@ from kclient.gateway.handlers.list_offsets import DeleteRecordsHandler, ListOffs
 from kclient.gateway.handlers.metadata import MetadataHandler
 from kclient.gateway.handlers.produce import ProduceHandler
 from kclient.gateway.handlers.producer_ids import InitProducerIdHandler
+from kclient.gateway.handlers.reassignments import (
+    AlterPartitionReassignmentsHandler,
+    ElectLeadersHandler,
+    ListPartitionReassignmentsHandler,
+)
 from kclient.gateway.handlers.table import HandlerTable
 from kclient.gateway.handlers.topics import CreatePartitionsHandler, CreateTopicsHandler, DeleteTopicsHandler
 from kclient.gateway.handlers.transactions import AddPartitionsToTxnHandler, EndTxnHandler, WriteTxnMarkersHandler
@@ -46,6 +51,7 @@ from kclient.gateway.leadership import Leadership
 from kclient.gateway.living_topics import LivingTopics
 from kclient.gateway.mapping import Mapping
 from kclient.gateway.membership import ClusterView, living_runs
+from kclient.gateway.moves_by_hand import MovesByHand
 from kclient.gateway.opening_ahead import Opener
 from kclient.gateway.ownership import HeldLease
 from kclient.gateway.partition_stores import PartitionStores, shared_store
@@ -219,6 +225,7 @@ async def assemble(
     dynamic.hold_for(catalogue.resolve_all)
     access = Access(topics, leadership, is_loaded=groups.moves.ready)
     auto_create_topics = config.live_bool("auto.create.topics.enable")
+    moves = MovesByHand(generations, lease, topics, leadership)
     producer_ids = ProducerIds(manager, lease, identity.leader_epoch, producers)
     transactions = None
     if SERVES_TRANSACTIONS:
@@ -255,6 +262,9 @@ async def assemble(
             ),
             DeleteTopicsHandler(access, catalogue, enabled=config.live_bool("delete.topic.enable")),
             CreatePartitionsHandler(identity.node_id, access, catalogue),
+            AlterPartitionReassignmentsHandler(access, leadership, moves),
+            ListPartitionReassignmentsHandler(access, leadership, releases),
+            ElectLeadersHandler(access, leadership, moves),
             DescribeConfigsHandler(identity.node_id, config, access),
             AlterConfigsHandler(identity.node_id, config, access, catalogue, dynamic),
             IncrementalAlterConfigsHandler(identity.node_id, config, access, catalogue, dynamic),

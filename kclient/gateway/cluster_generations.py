@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final
 
-from kclient.gateway.assignment import Generation, Generations
+from kclient.gateway.assignment import Generation, Generations, chosen
 from kclient.gateway.rows import numbers
 from kclient.gateway.rows.assignment import ReleasedRow, decode_generations, encode_generations
 from kclient.gateway.rows.keys import ASSIGNMENT, GATEWAYS, LEADER_EPOCH, LEASE, RELEASED, gateway_key, released_key
@@ -19,6 +20,26 @@ if TYPE_CHECKING:
     from kclient.htp.port import Change, Lease, Manager, Versioned
 
 logger: logging.Logger = logging.getLogger("kclient.gateway")
+
+
+MOST_MOVED: Final = 10_000
+"""Units that were moved by hand, at most: all gateways read and write them with each generation."""
+
+
+class TooManyMovedError(Exception):
+    """More units would have been moved by hand than can be."""
+
+
+class NotMemberError(Exception):
+    """A gateway serves no more, or not yet.
+
+    Args:
+        node_id: Its number.
+    """
+
+    def __init__(self, node_id: int) -> None:
+        super().__init__(node_id)
+        self.node_id = node_id
 
 
 class ClusterGenerations:
@@ -125,6 +146,38 @@ class ClusterGenerations:
         """
         await self._begin(lambda members: _without(members, self.node_id, self.run), lease)
 
+    async def move(self, units: Mapping[int, int], lease: HeldLease, known: Callable[[], Container[int]]) -> None:
+        """Begin one in which some units belong to other gateways: whenever these are there.
+
+        What is moved to where it belongs by itself counts as moved by hand no more.
+
+        Args:
+            units: The number of a gateway by the unit's fingerprint.
+            lease: This gateway's.
+            known: Tells the units that there are: what was moved of others is forgotten, where there is too much.
+
+        Raises:
+            TooManyMovedError: More units would have been moved by hand than can be.
+            NotMemberError: One of the gateways serves no more.
+            HtpError: The store failed, or no number is left.
+        """
+
+        def moved(before: Generation) -> Mapping[int, int]:
+            if gone := set(units.values()) - set(before.members):
+                raise NotMemberError(min(gone))
+            after = {**before.moved, **units}
+            for unit, node_id in units.items():
+                if chosen(unit, before.members) == node_id:
+                    del after[unit]
+            if len(after) > MOST_MOVED:
+                there = known()
+                after = {unit: node_id for unit, node_id in after.items() if unit in there}
+            if len(after) > MOST_MOVED:
+                raise TooManyMovedError
+            return after
+
+        await self._begin(lambda members: members, lease, moved=moved)
+
     async def evict(self, node_id: int, run: int, lease: HeldLease, rows: Mapping[str, int]) -> None:
         """Begin one without a gateway that has been fenced: whatever it led is free.
 
@@ -147,8 +200,9 @@ class ClusterGenerations:
         lease: HeldLease,
         others: Callable[[int], Mapping[str, bytes | None]] = lambda _: {},
         expect: Mapping[str, int] | None = None,
+        moved: Callable[[Generation], Mapping[int, int]] = attrgetter("moved"),
     ) -> int:
-        """Have other members from now on.
+        """Have other members from now on, or units that were moved by hand.
 
         Args:
             change: Makes the members of the newest generation those of the next; where there are none, or the same,
@@ -156,6 +210,7 @@ class ClusterGenerations:
             lease: Under which it is written.
             others: Rows that are written with it, by its number.
             expect: Versions that some rows have to have.
+            moved: Makes of the newest generation what the next has that was moved by hand.
 
         Returns:
             The number of the newest.
@@ -168,11 +223,12 @@ class ClusterGenerations:
             row, told = rows.get(ASSIGNMENT), rows.get(LEADER_EPOCH)
             before = _decoded(row) or self.current
             members = change(before.newest.members)
-            if not members or members == before.newest.members:
+            by_hand = moved(before.newest)
+            if not members or (members == before.newest.members and by_hand == before.newest.moved):
                 self._take(row)
                 return before.newest.number
             above = max([_epoch(told), *(each.epoch for each in await self._manager.leases(LEASE))])
-            following = before.followed_by(members, above)
+            following = before.followed_by(members, above, by_hand)
             number = following.newest.number
             writes = {
                 ASSIGNMENT: encode_generations(following),

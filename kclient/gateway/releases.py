@@ -9,7 +9,7 @@ it led conflicts.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -103,6 +103,33 @@ class Releases:
                 continue
             for each, version in late.items():
                 await self._claim(each, version)
+
+    async def unfinished(self) -> Callable[[Unit], int | None]:
+        """What tells of a unit which gateway has not handed it over yet to its leader; None if that is done.
+
+        Raises:
+            HtpError: The store failed.
+        """
+        current = self._generations.current
+        rows: dict[int, ReleasedRow] = {}
+        async for page in scan_pages(self._manager, RELEASED):
+            for key, row in page.items():
+                with suppress(ValueError):
+                    rows[parse_released_key(key)] = ReleasedRow.decode(row.value)
+        behind = {
+            (node_id, row.run): row.generation
+            for node_id, row in rows.items()
+            if row.generation < current.newest.number
+        }
+
+        def tell(unit: Unit) -> int | None:
+            if behind:
+                for leader, generation in current.former(unit.fingerprint).items():
+                    if leader in behind and behind[leader] < generation:
+                        return leader[0]
+            return None
+
+        return tell
 
     async def _late(self, unit: Unit) -> dict[_Late, int]:
         """Who has not handed it over, and the version of its row."""

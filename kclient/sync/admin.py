@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -11,12 +11,14 @@ from kclient.admin import (
     ClusterDescription,
     ConfigEntry,
     ConfigResource,
+    ElectionType,
     GroupDescription,
     GroupListing,
     NewTopic,
     OffsetReset,
     OffsetSpec,
     PartitionLag,
+    PartitionReassignment,
     TopicDescription,
     TopicListing,
 )
@@ -24,6 +26,7 @@ from kclient.admin.arguments import Change
 from kclient.admin.topics import OffsetSpecs
 from kclient.arguments import AS_LONG_AS_IT_TAKES, check_timeout
 from kclient.config import ConfigInput
+from kclient.errors import KafkaError
 from kclient.sync.beginning import Beginning, StartedByWith
 from kclient.types import OffsetAndMetadata, OffsetAndTimestamp, Offsets, Partition, TopicPartition, WholeNumbers
 from kclient.unclosed import finalizer
@@ -146,6 +149,37 @@ class Admin(StartedByWith):
             retry_on_quota_violation=retry_on_quota_violation,
             timeout=timeout,
         )
+
+    def alter_partition_reassignments(
+        self,
+        reassignments: Mapping[TopicPartition, Sequence[int] | None] | Mapping[tuple[str, int], Sequence[int] | None],
+        *,
+        allow_replication_factor_change: bool = True,
+        timeout: float | None = None,
+    ) -> None:
+        """Has partitions move to other brokers; returns once that has begun (KIP-455)."""
+        self._call(
+            self._admin.alter_partition_reassignments,
+            reassignments,
+            allow_replication_factor_change=allow_replication_factor_change,
+            timeout=timeout,
+        )
+
+    def list_partition_reassignments(
+        self, partitions: Iterable[Partition] | None = None, *, timeout: float | None = None
+    ) -> dict[TopicPartition, PartitionReassignment]:
+        """The moves that are under way (KIP-455)."""
+        return self._call(self._admin.list_partition_reassignments, partitions, timeout=timeout)
+
+    def elect_leaders(
+        self,
+        election_type: ElectionType,
+        partitions: Iterable[Partition] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """Has partitions led by their preferred replica, or by one that is not in sync where no other is left."""
+        return self._call(self._admin.elect_leaders, election_type, partitions, timeout=timeout)
 
     def delete_records(self, before: WholeNumbers, *, timeout: float | None = None) -> dict[TopicPartition, int]:
         """Deletes the records before an offset of each partition (−1: all of them); returns the logs' new starts."""

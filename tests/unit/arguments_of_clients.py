@@ -20,6 +20,7 @@ from kclient import (
     RebalanceListener,
     TopicPartition,
 )
+from kclient.admin import ElectionType
 from kclient.arguments import shown
 from kclient.types import ConsumerGroupMetadata
 from tests.hostile_values import edges, floats, numbers, odd, scalars, texts
@@ -109,6 +110,9 @@ RIGHT: Arguments = {
     "totals": st.dictionaries(topic, st.integers(1, 3), max_size=1),
     "types": st.lists(st.sampled_from(["classic", "consumer"]), max_size=1),
     "assignments": st.none(),
+    "allow_replication_factor_change": st.booleans(),
+    "election_type": st.sampled_from(ElectionType),
+    "reassignments": st.dictionaries(partition, st.none() | st.lists(st.integers(0, 3), max_size=2), max_size=2),
     "validate_only": st.booleans(),
     "value": st.none() | st.binary(max_size=20),
     "values": st.just([b"v", None]) | st.builds(lambda: iter([b"v", b"w"])),
@@ -134,6 +138,9 @@ NEARLY: Arguments = {
     "partition": nearly_partition,
     "partitions": nearly_partitions,
     "reason": texts,
+    "reassignments": st.dictionaries(
+        partition | st.tuples(texts, edges), st.lists(edges | scalars, max_size=2) | scalars, max_size=2
+    ),
     "replication_factor": edges,
     "resources": st.lists(nearly_resource, max_size=2),
     "states": st.lists(texts, max_size=2),
@@ -154,6 +161,8 @@ OVERRIDES: dict[tuple[str, str], tuple[st.SearchStrategy[Any], st.SearchStrategy
     ("create_topic", "partitions"): (st.integers(1, 3), counts),
     ("create_topics", "topics"): (st.lists(new_topic, max_size=2), st.lists(nearly_new_topic, max_size=2)),
     ("reset_group_offsets", "partitions"): (st.none() | partitions, nearly_partitions),
+    ("elect_leaders", "partitions"): (st.none() | partitions, nearly_partitions),
+    ("list_partition_reassignments", "partitions"): (st.none() | partitions, nearly_partitions),
     ("list_group_offsets", "partitions"): (st.none() | partitions, nearly_partitions),
     ("delete_topics", "names"): (st.lists(st.just("made"), max_size=1), st.lists(other_texts, max_size=2)),
     ("delete_topic", "name"): (st.just("made"), other_texts),

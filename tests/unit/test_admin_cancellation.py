@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import kclient
-from kclient.admin import ConfigResource, ConfigResourceType, NewTopic, OffsetSpec
+from kclient.admin import ConfigResource, ConfigResourceType, ElectionType, NewTopic, OffsetSpec
 from kclient.testing import memory_broker
 from kclient.testing.cancellation import Cancelled, at_every_checkpoint
 from kclient.types import OffsetAndMetadata, TopicPartition
@@ -22,6 +22,7 @@ TOPIC = ConfigResource(ConfigResourceType.TOPIC, "t")
 CALLS: dict[str, Callable[[kclient.Admin], Awaitable[Any]]] = {
     "alter_configs": lambda admin: admin.alter_configs({TOPIC: {"retention.ms": "1000000"}}),
     "alter_group_offsets": lambda admin: admin.alter_group_offsets("g", {T0: 2}),
+    "alter_partition_reassignments": lambda admin: admin.alter_partition_reassignments({T0: [1]}),
     "create_partitions": lambda admin: admin.create_partitions({"t": 2}),
     "create_topic": lambda admin: admin.create_topic("new"),
     "create_topics": lambda admin: admin.create_topics([NewTopic("new"), NewTopic("newer")]),
@@ -34,10 +35,12 @@ CALLS: dict[str, Callable[[kclient.Admin], Awaitable[Any]]] = {
     "describe_configs": lambda admin: admin.describe_configs([TOPIC]),
     "describe_groups": lambda admin: admin.describe_groups(["g"]),
     "describe_topics": lambda admin: admin.describe_topics(["t"]),
+    "elect_leaders": lambda admin: admin.elect_leaders(ElectionType.PREFERRED, [T0]),
     "group_lag": lambda admin: admin.group_lag("g"),
     "list_group_offsets": lambda admin: admin.list_group_offsets("g"),
     "list_groups": lambda admin: admin.list_groups(),
     "list_offsets": lambda admin: admin.list_offsets({T0: OffsetSpec.LATEST}),
+    "list_partition_reassignments": lambda admin: admin.list_partition_reassignments(),
     "list_topics": lambda admin: admin.list_topics(),
     "reset_group_offsets": lambda admin: admin.reset_group_offsets("g", OffsetSpec.EARLIEST),
 }

@@ -8,6 +8,7 @@ from kclient.gateway.assignment.generations import Assigned as Assigned
 from kclient.gateway.assignment.generations import Generation as Generation
 from kclient.gateway.assignment.generations import Generations as Generations
 from kclient.gateway.assignment.generations import Move as Move
+from kclient.gateway.assignment.rendezvous import chosen as chosen
 from kclient.gateway.assignment.rendezvous import fingerprint as fingerprint
 
-__all__ = ["Assigned", "Generation", "Generations", "Move", "fingerprint"]
+__all__ = ["Assigned", "Generation", "Generations", "Move", "chosen", "fingerprint"]

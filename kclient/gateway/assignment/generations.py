@@ -2,13 +2,15 @@
 
 The leader is the gateway that the unit belongs to in the newest generation. Its epoch is the number of the first
 generation since which that has been the same run of the same gateway without a break: it grows whenever the leader
-changes or starts anew, and stays while others come and go.
+changes or starts anew, and stays while others come and go. A unit that was moved by hand belongs to the gateway that it
+was moved to, whenever that is there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from kclient.gateway.assignment.rendezvous import chosen
@@ -27,6 +29,21 @@ class Generation(NamedTuple):
     """Greater than every earlier generation's, and every leader epoch that was given before."""
     members: Mapping[int, int]
     """The epoch of each gateway's lease, by its number: another run has another one."""
+    moved: Mapping[int, int] = MappingProxyType({})
+    """What was moved by hand: the number of a gateway, by the unit's fingerprint. It counts while that is a member."""
+
+    def owner(self, unit: int) -> int:
+        """The number of the gateway that a unit belongs to.
+
+        Args:
+            unit: Its `fingerprint`.
+        """
+        if self.moved:
+            wanted = self.moved.get(unit)
+            if wanted in self.members:
+                assert wanted is not None
+                return wanted
+        return chosen(unit, self.members)
 
 
 class Assigned(NamedTuple):
@@ -88,12 +105,15 @@ class Generations:
             since = each.number
         return Assigned(node_id, since)
 
-    def followed_by(self, members: Mapping[int, int], above: int = 0) -> Generations:
+    def followed_by(
+        self, members: Mapping[int, int], above: int = 0, moved: Mapping[int, int] | None = None
+    ) -> Generations:
         """These with one more.
 
         Args:
             members: Of that.
             above: Its number is greater than this one, too.
+            moved: What was moved by hand; None if that is as before.
 
         Raises:
             HtpError: No number is left: they have 31 bits, as leader epochs have.
@@ -102,7 +122,9 @@ class Generations:
         if number > GREATEST_EPOCH:
             raise HtpError(f"no generation of gateways is left above {number - 1}")
         kept = self.kept if len(self.kept) < 2 * KEPT else self.kept[KEPT:]
-        return Generations([*kept, Generation(number, dict(members))])
+        return Generations(
+            [*kept, Generation(number, dict(members), self.newest.moved if moved is None else dict(moved))]
+        )
 
     def owner(self, unit: int) -> int:
         """The number of the gateway that leads a unit.
@@ -110,7 +132,7 @@ class Generations:
         Args:
             unit: Its `fingerprint`.
         """
-        return chosen(unit, self._newest_first[0].members)
+        return self._newest_first[0].owner(unit)
 
     def leader(self, unit: int) -> Assigned:
         """The same, and under which epoch.
@@ -119,10 +141,10 @@ class Generations:
             unit: Its `fingerprint`.
         """
         newest = self._newest_first[0]
-        node_id = chosen(unit, newest.members)
+        node_id = newest.owner(unit)
         run, since = newest.members[node_id], newest.number
         for each in self._newest_first[1:]:
-            if each.members.get(node_id) != run or chosen(unit, each.members) != node_id:
+            if each.members.get(node_id) != run or each.owner(unit) != node_id:
                 break
             since = each.number
         return Assigned(node_id, since)
@@ -137,7 +159,7 @@ class Generations:
         following: Generation | None = None
         leader: tuple[int, int] | None = None
         for each in self._newest_first:
-            node_id = chosen(unit, each.members)
+            node_id = each.owner(unit)
             before = node_id, each.members[node_id]
             if following is not None and before != leader:
                 found.setdefault(before, following.number)

@@ -10,26 +10,57 @@ from kclient.htp.rows import GREATEST_EPOCH, dump, object_of_format, seal, unsea
 from kclient.records.bounds import INT32_MAX
 
 _FORMAT: Final = 1
+_GREATEST_UNIT: Final = (1 << 64) - 1
+_WITH_MOVES: Final = 2
+"""Of generations of which some have units that were moved by hand; an earlier version would lead them all the same."""
 
 
 def encode_generations(generations: Generations) -> bytes:
-    """The row."""
-    kept = [[each.number, sorted(each.members.items())] for each in generations.kept]
-    return seal(dump({"format": _FORMAT, "generations": kept}))
+    """The row: of what was moved by hand each generation says how it differs from the one before."""
+    kept: list[list[object]] = []
+    before: Mapping[int, int] = {}
+    with_moves = False
+    for each in generations.kept:
+        row: list[object] = [each.number, sorted(each.members.items())]
+        if each.moved is not before and (changed := _difference(before, each.moved)):
+            row.append(changed)
+            with_moves = True
+        before = each.moved
+        kept.append(row)
+    return seal(dump({"format": _WITH_MOVES if with_moves else _FORMAT, "generations": kept}))
+
+
+def _difference(before: Mapping[int, int], after: Mapping[int, int]) -> list[list[int]]:
+    """Units with the gateways that they were moved to; -1 where that does not hold any more."""
+    new = [[unit, node_id] for unit, node_id in sorted(after.items()) if before.get(unit) != node_id]
+    return new + [[unit, -1] for unit in sorted(before) if unit not in after]
 
 
 def decode_generations(row: bytes) -> Generations:
     """What a row says. Raises `ValueError` if it says nothing sensible."""
-    fields = object_of_format(unsealed(row), _FORMAT)
+    fields = object_of_format(unsealed(row), _WITH_MOVES)
     try:
-        return Generations(
-            [
-                Generation(whole(number, 0, GREATEST_EPOCH), _members(members))
-                for number, members in fields["generations"]
-            ]
-        )
+        found: list[Generation] = []
+        moved: Mapping[int, int] = {}
+        for number, members, *changed in fields["generations"]:
+            if len(changed) > (fields["format"] == _WITH_MOVES):
+                raise ValueError(f"{row[:200]!r} says more of a generation than there is in its format")
+            for each in changed:
+                moved = _changed(moved, each)
+            found.append(Generation(whole(number, 0, GREATEST_EPOCH), _members(members), moved))
+        return Generations(found)
     except (LookupError, TypeError) as error:
         raise ValueError(f"{row[:200]!r}: {error!r}") from error
+
+
+def _changed(moved: Mapping[int, int], changed: Any) -> Mapping[int, int]:
+    made = dict(moved)
+    for unit, node_id in changed:
+        if node_id == -1:
+            made.pop(whole(unit, 0, _GREATEST_UNIT), None)
+        else:
+            made[whole(unit, 0, _GREATEST_UNIT)] = whole(node_id, 0, INT32_MAX)
+    return made
 
 
 def _members(found: Any) -> Mapping[int, int]:
