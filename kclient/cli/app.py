@@ -26,9 +26,11 @@ app: typer.Typer = typer.Typer(
 )
 topics_app: typer.Typer = typer.Typer(help="List, create, delete, describe and alter topics.", no_args_is_help=True)
 groups_app: typer.Typer = typer.Typer(help="List, describe, reset and delete groups.", no_args_is_help=True)
+cluster_app: typer.Typer = typer.Typer(help="Show who leads what, and move it.", no_args_is_help=True)
 pipeline_app: typer.Typer = typer.Typer(help="Jobs that run on Spark.", no_args_is_help=True)
 app.add_typer(topics_app, name="topics")
 app.add_typer(groups_app, name="groups")
+app.add_typer(cluster_app, name="cluster")
 store_app: typer.Typer = typer.Typer(help="Look after a data directory.", no_args_is_help=True)
 app.add_typer(pipeline_app, name="pipeline")
 app.add_typer(store_app, name="store")
@@ -446,6 +448,64 @@ def groups_delete(
     from kclient.cli import groups
 
     return groups.delete(names, _admin(bootstrap, config))
+
+
+# ---- cluster ------------------------------------------------------------------------------------------------
+
+Watch = Annotated[bool, typer.Option("--watch", help="Show it anew every second, until Ctrl-C.")]
+Output = Annotated[str, typer.Option("--output", metavar="table|json", help="What is printed.")]
+
+
+@cluster_app.command("status", cls=Command)
+def cluster_status(
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, watch: Watch = False, form: Output = "table", config: Config = None
+) -> int:
+    """Show the brokers, how many partitions each leads and has, and how many are being moved."""
+    from kclient.cli import cluster
+
+    return cluster.show(cluster.status, _admin(bootstrap, config), form=form, watch=watch)
+
+
+@cluster_app.command("describe", cls=Command)
+def cluster_describe(
+    topics: Annotated[list[str] | None, typer.Argument(metavar="TOPIC", help="Only these.")] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    watch: Watch = False,
+    form: Output = "table",
+    config: Config = None,
+) -> int:
+    """Show who leads each partition, under which epoch, who has it, and where it is being moved."""
+    from kclient.cli import cluster
+
+    return cluster.show(
+        lambda admin: cluster.describe(admin, topics or []), _admin(bootstrap, config), form=form, watch=watch
+    )
+
+
+@cluster_app.command("move", cls=Command)
+def cluster_move(
+    places: Annotated[list[str], typer.Argument(metavar="TOPIC[:PARTITION]")],
+    to: Annotated[str, typer.Option("--to", metavar="BROKER[,BROKER]", help="Where to; the first one is to lead.")],
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    config: Config = None,
+) -> int:
+    """Move partitions to other brokers."""
+    from kclient.cli import cluster
+
+    return cluster.move(places, _admin(bootstrap, config), to=to)
+
+
+@cluster_app.command("drain", cls=Command)
+def cluster_drain(
+    broker: Annotated[int, typer.Argument(metavar="BROKER")],
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be moved.")] = False,
+    config: Config = None,
+) -> int:
+    """Move all partitions of a broker to the others."""
+    from kclient.cli import cluster
+
+    return cluster.drain(broker, _admin(bootstrap, config), dry_run=dry_run)
 
 
 # ---- pipelines ----------------------------------------------------------------------------------------------

@@ -47,20 +47,25 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str |
         line("\t".join(_plain(cell) for cell in row))
 
 
-def _rich_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None) -> None:
+def rich_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None = None) -> Any:
+    """A table as rich prints it."""
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
     shown = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
-    count = 0
     for column in columns:
         shown.add_column(column, overflow="fold")
     for row in rows:
         shown.add_row(*(_styled(cell) for cell in row))
-        count += 1
+    return shown
+
+
+def _rich_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None) -> None:
+    from rich.console import Console
+
+    shown = rich_table(columns, rows, title)
     console = Console()
-    if count:
+    if shown.row_count:
         console.print(shown)
         return
     if title is not None:

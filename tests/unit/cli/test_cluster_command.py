@@ -1,0 +1,122 @@
+"""`kclient cluster`, on two gateways of one store."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from kclient.cli import cluster
+from kclient.cli.app import run
+from kclient.inprocess import reset
+from kclient.sync import Admin, Gateway
+
+pytestmark = pytest.mark.timeout(60)
+
+COUNT = 6
+
+
+@pytest.fixture
+def admin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Admin]:
+    address = f"memory:{uuid.uuid4().hex}"
+    with (
+        Gateway(address, listen="127.0.0.1:0", config={"node.id": 1}) as one,
+        Gateway(address, listen="127.0.0.1:0", config={"node.id": 2}),
+        Admin(bootstrap_servers=one.bootstrap) as found,
+    ):
+        monkeypatch.setenv("KCLIENT_BOOTSTRAP_SERVERS", one.bootstrap)
+        found.create_topic("t", COUNT)
+        until_led_by(found, 1, 2)
+        yield found
+    reset(address)
+
+
+def leaders(admin: Admin) -> list[int]:
+    found = admin.describe_topics(["t"])["t"].partitions
+    return [info.leader.id for info in sorted(found, key=lambda info: info.partition) if info.leader is not None]
+
+
+def until_led_by(admin: Admin, *nodes: int) -> None:
+    end = time.monotonic() + 20
+    while set(leaders(admin)) != set(nodes):
+        assert time.monotonic() < end, leaders(admin)
+
+
+def objects(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[Any]:
+    capsys.readouterr()
+    assert run(["cluster", *arguments, "--output", "json"]) == 0
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_it_shows_who_leads_what(admin: Admin, capsys: pytest.CaptureFixture[str]) -> None:
+    (found,) = objects(capsys, "status")
+    assert [broker["broker"] for broker in found["brokers"]] == [1, 2]
+    assert sum(broker["leads"] for broker in found["brokers"]) == COUNT
+    assert [broker["controller"] for broker in found["brokers"]] == [True, False]
+    (described,) = objects(capsys, "describe", "t")
+    assert [row["leader"] for row in described["partitions"]] == leaders(admin)
+    assert all(row["replicas"] == [row["leader"]] for row in described["partitions"])
+    assert run(["cluster", "status"]) == 0
+    assert capsys.readouterr().out.startswith("broker\taddress\track\tcontroller\tleads\thas\tcoming\tgoing\n1\t")
+    assert run(["cluster", "describe"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == COUNT + 1
+
+
+def test_partitions_are_moved(admin: Admin, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["cluster", "move", "t", "--to", "2"]) == 0
+    until_led_by(admin, 2)
+    assert run(["cluster", "move", "t:0", "t:3", "--to", "1"]) == 0
+    until_led_by(admin, 1, 2)
+    assert leaders(admin) == [1, 2, 2, 1, 2, 2]
+
+
+def test_one_is_drained(admin: Admin, capsys: pytest.CaptureFixture[str]) -> None:
+    before = leaders(admin)
+    assert run(["cluster", "drain", "1", "--dry-run"]) == 0
+    told = capsys.readouterr()
+    assert len(told.out.splitlines()) == before.count(1) + 1
+    assert "nothing was changed" in told.err
+    assert leaders(admin) == before
+    assert run(["cluster", "drain", "1"]) == 0
+    until_led_by(admin, 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["move", "t", "--to", "one"], "number of a broker"),
+        (["move", "t:x", "--to", "1"], "TOPIC:PARTITION"),
+        (["drain", "7"], "there are 1, 2"),
+        (["status", "--output", "xml"], "table or json"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    admin: Admin, arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["cluster", *arguments]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_unknown_partitions_and_brokers_are_told(admin: Admin, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["cluster", "move", "t:99", "--to", "1"]) == 1
+    assert "no partition 99" in capsys.readouterr().err
+    assert run(["cluster", "move", "t:0", "--to", "9"]) == 1
+    assert "broker 9" in capsys.readouterr().err
+
+
+def test_it_is_shown_anew_until_it_is_ended(
+    admin: Admin, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    turns = iter(range(2))
+
+    def sleep(_seconds: float) -> None:
+        if next(turns, None) is None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(cluster.time, "sleep", sleep)
+    assert run(["cluster", "status", "--watch", "--output", "json"]) == 130
+    assert len(capsys.readouterr().out.splitlines()) == 3
