@@ -1,6 +1,7 @@
 """AlterPartitionReassignments, ListPartitionReassignments and ElectLeaders: partitions that are moved by hand.
 
-A partition has one replica, at the gateway that leads it, so that to move it is to have it led by another one.
+A partition has one replica, at the gateway that leads it, so that to move it is to have it led by another one. As with
+Kafka it is a matter of the cluster, and needs no right on the topics.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from kclient.gateway.leadership import Leadership
 from kclient.gateway.moves_by_hand import MovesByHand
 from kclient.gateway.releases import Releases
 from kclient.gateway.topics.record import TopicRecord
+from kclient.gateway.topics.table import TopicTable
 from kclient.gateway.unit import Unit
 from kclient.net.fair_queue import Pace
 from kclient.protocol.messages.replicas import (
@@ -53,10 +55,10 @@ _PER_PARTITION: Final = 200
 _PREFERRED, _UNCLEAN = 0, 1
 
 
-def _partition(access: Access, client: ConnectionContext, name: str, index: int) -> TopicRecord:
+def _partition(topics: TopicTable, name: str, index: int) -> TopicRecord:
     """The topic of a partition that there is; raises `KafkaError` otherwise."""
-    record = access.topic(client, AclOperation.DESCRIBE, name)
-    if not 0 <= index < record.partitions:
+    record = topics.get(name)
+    if record is None or not 0 <= index < record.partitions:
         raise UnknownTopicOrPartitionError(f"the topic {name[:300]} has no partition {index}")
     return record
 
@@ -68,8 +70,9 @@ class AlterPartitionReassignmentsHandler(Handler):
     VERSIONS: ClassVar[VersionRange] = (0, 1)
     ROLE: ClassVar[Role] = Role.CONTROLLER
 
-    def __init__(self, access: Access, leadership: Leadership, moves: MovesByHand) -> None:
+    def __init__(self, access: Access, topics: TopicTable, leadership: Leadership, moves: MovesByHand) -> None:
         self._access = access
+        self._topics = topics
         self._leadership = leadership
         self._moves = moves
 
@@ -100,7 +103,7 @@ class AlterPartitionReassignmentsHandler(Handler):
                     if (topic.name, partition.partition_index) in named:
                         raise InvalidRequestError("the request names this partition more than once")
                     named.add((topic.name, partition.partition_index))
-                    record = _partition(self._access, client, topic.name, partition.partition_index)
+                    record = _partition(self._topics, topic.name, partition.partition_index)
                     node_id = self._target(partition, may_change=request.allow_replication_factor_change)
                     unit = self._leadership.unit(record, partition.partition_index)
                     if moved.setdefault(unit, node_id) != node_id:
@@ -147,8 +150,9 @@ class ListPartitionReassignmentsHandler(Handler):
     ROLE: ClassVar[Role] = Role.CONTROLLER
     ONLY_READS: ClassVar[bool] = True
 
-    def __init__(self, access: Access, leadership: Leadership, releases: Releases) -> None:
+    def __init__(self, access: Access, topics: TopicTable, leadership: Leadership, releases: Releases) -> None:
         self._access = access
+        self._topics = topics
         self._leadership = leadership
         self._releases = releases
 
@@ -164,7 +168,7 @@ class ListPartitionReassignmentsHandler(Handler):
         response = ListPartitionReassignmentsResponse()
         held_by = await self._releases.unfinished()
         pace = Pace(client.flow)
-        for record, indexes in self._asked(request, client):
+        for record, indexes in self._asked(request):
             topic = OngoingTopicReassignment(name=record.name)
             for index in indexes:
                 await pace.pause()
@@ -185,16 +189,14 @@ class ListPartitionReassignmentsHandler(Handler):
                 response.topics.append(topic)
         return response
 
-    def _asked(
-        self, request: ListPartitionReassignmentsRequest, client: ConnectionContext
-    ) -> Iterator[tuple[TopicRecord, Iterable[int]]]:
+    def _asked(self, request: ListPartitionReassignmentsRequest) -> Iterator[tuple[TopicRecord, Iterable[int]]]:
         named: Iterable[tuple[str, Iterable[int] | None]]
         if request.topics is None:
-            named = ((name, None) for name in list(self._access.names(client, AclOperation.DESCRIBE)))
+            named = ((name, None) for name in list(self._topics.names()))
         else:
             named = ((topic.name, topic.partition_indexes) for topic in request.topics)
         for name, indexes in named:
-            record = self._access.find(client, AclOperation.DESCRIBE, name, None)
+            record = self._topics.get(name)
             if record is not None:
                 yield record, range(record.partitions) if indexes is None else indexes
 
@@ -206,8 +208,9 @@ class ElectLeadersHandler(Handler):
     VERSIONS: ClassVar[VersionRange] = (0, 2)
     ROLE: ClassVar[Role] = Role.CONTROLLER
 
-    def __init__(self, access: Access, leadership: Leadership, moves: MovesByHand) -> None:
+    def __init__(self, access: Access, topics: TopicTable, leadership: Leadership, moves: MovesByHand) -> None:
         self._access = access
+        self._topics = topics
         self._leadership = leadership
         self._moves = moves
 
@@ -223,13 +226,13 @@ class ElectLeadersHandler(Handler):
         response = ElectLeadersResponse()
         pace = Pace(client.flow)
         every = request.topic_partitions is None
-        for name, indexes in self._asked(request, client):
+        for name, indexes in self._asked(request):
             topic = ReplicaElectionResult(topic=name)
             for index in indexes:
                 await pace.pause()
                 row = ElectLeadersResponsePartitionResult(partition_id=index)
                 try:
-                    self._elect(client, name, index, request.election_type)
+                    self._elect(name, index, request.election_type)
                 except KafkaError as error:
                     put_error(row, error, self.ROLE)
                 if not every or row.error_code not in (ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.NONE):
@@ -238,18 +241,18 @@ class ElectLeadersHandler(Handler):
                 response.replica_election_results.append(topic)
         return response
 
-    def _asked(self, request: ElectLeadersRequest, client: ConnectionContext) -> Iterator[tuple[str, Iterable[int]]]:
+    def _asked(self, request: ElectLeadersRequest) -> Iterator[tuple[str, Iterable[int]]]:
         if request.topic_partitions is not None:
             for topic in request.topic_partitions:
                 yield topic.topic, topic.partitions
             return
-        for name in list(self._access.names(client, AclOperation.DESCRIBE)):
-            record = self._access.find(client, AclOperation.DESCRIBE, name, None)
+        for name in list(self._topics.names()):
+            record = self._topics.get(name)
             if record is not None:
                 yield name, range(record.partitions)
 
-    def _elect(self, client: ConnectionContext, name: str, index: int, kind: int) -> None:
-        record = _partition(self._access, client, name, index)
+    def _elect(self, name: str, index: int, kind: int) -> None:
+        record = _partition(self._topics, name, index)
         wanted = self._moves.wanted(self._leadership.unit(record, index))
         if kind == _PREFERRED and wanted is not None and not self._moves.serves(wanted):
             raise PreferredLeaderNotAvailableError(

@@ -170,6 +170,23 @@ CASES: dict[str, Case] = {
             ]
         ), 1, ((O.ALTER_CONFIGS, *CLUSTER),),
     ),
+    "move partitions": Case(
+        lambda _: m.AlterPartitionReassignmentsRequest(
+            topics=[
+                m.ReassignableTopic(name="t", partitions=[m.ReassignablePartition(partition_index=0, replicas=[1])])
+            ]
+        ), 1, ((O.ALTER, *CLUSTER),),
+    ),
+    "which partitions are moved": Case(
+        lambda _: m.ListPartitionReassignmentsRequest(
+            topics=[m.ListPartitionReassignmentsTopics(name="t", partition_indexes=[0])]
+        ), 0, ((O.DESCRIBE, *CLUSTER),),
+    ),
+    "elect leaders": Case(
+        lambda _: m.ElectLeadersRequest(
+            topic_partitions=[m.ElectLeadersRequestTopicPartitions(topic="t", partitions=[0])]
+        ), 2, ((O.ALTER, *CLUSTER),),
+    ),
     "find the coordinator of a group": Case(
         lambda _: m.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), 4, ((O.DESCRIBE, *GROUP),)
     ),
