@@ -186,19 +186,27 @@ class Transaction:
             InvalidPidMappingError, ProducerFencedError: It is another producer's.
             ConcurrentTransactionsError: The transaction before is being ended.
         """
+        if self.has_joined(producer, partitions, groups):
+            return self
         self._check(producer)
-        if self.state is CoordinatedState.ONGOING:
-            if self.partitions.issuperset(partitions) and self.groups.issuperset(groups):
-                return self
-            start_ms = self.start_ms
-        else:
-            start_ms = now_ms
+        start_ms = self.start_ms if self.state is CoordinatedState.ONGOING else now_ms
         return replace(
             self._with(CoordinatedEvent.JOINED, now_ms),
             partitions=self.partitions.union(partitions),
             groups=self.groups.union(groups),
             version=version,
             start_ms=start_ms,
+        )
+
+    def has_joined(
+        self, producer: ProducerIdentity, partitions: Collection[PartitionId], groups: Collection[str]
+    ) -> bool:
+        """Whether all of these belong to its open transaction, which is this producer's."""
+        return (
+            self.state is CoordinatedState.ONGOING
+            and producer == self.producer
+            and self.partitions.issuperset(partitions)
+            and self.groups.issuperset(groups)
         )
 
     def verify(self, producer: ProducerIdentity, partitions: Collection[PartitionId]) -> list[PartitionId]:

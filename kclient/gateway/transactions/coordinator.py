@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from kclient.errors import (
     ConcurrentTransactionsError,
@@ -36,6 +36,13 @@ T = TypeVar("T")
 
 _PATIENCE_S: Final = 0.1
 """Seconds that a request waits for the transaction before to be completed, before its client is told to ask again."""
+
+
+class Joining(NamedTuple):
+    """What waits to join a transaction."""
+
+    partitions: Collection[PartitionId]
+    groups: Collection[str]
 
 
 class TransactionCoordinator:
@@ -74,6 +81,8 @@ class TransactionCoordinator:
         self._leadership = leadership
         self._clock = clock
         self._spawn = spawn
+        self._joining: dict[tuple[str, ProducerIdentity, int], list[Joining]] = {}
+        """What waits to join, of each producer and version of the protocol."""
         self.table: TransactionTable = TransactionTable(
             manager, lease, claims, leadership, producer_ids, shields, flow, memory
         )
@@ -145,6 +154,9 @@ class TransactionCoordinator:
     ) -> None:
         """Add partitions and groups to a producer's transaction, durably. Raises as `Transaction.joined`.
 
+        Those that wait while a commit is under way all join by the next one: a producer of many partitions sends the
+        first batch of each at the same time.
+
         Args:
             transactional_id: Of the producer.
             producer: Which it is.
@@ -154,18 +166,34 @@ class TransactionCoordinator:
         """
 
         def decide(found: Transaction | None, _: int | None) -> Transaction:
-            return _known(found, transactional_id).joined(
-                producer, partitions, groups, version=version, now_ms=self._clock.wall_ms()
+            known = _known(found, transactional_id)
+            if known.has_joined(producer, partitions, groups):
+                return known
+            joining = self._joining[whose]
+            return known.joined(
+                producer,
+                set(partitions).union(*(each.partitions for each in joining)),
+                set(groups).union(*(each.groups for each in joining)),
+                version=version,
+                now_ms=self._clock.wall_ms(),
             )
-
-        found = self.table.peek(transactional_id)
-        if found is not None and not found.prepared and decide(found, None) is found:
-            return
 
         async def attempt() -> None:
             await self.table.change(transactional_id, decide)
 
-        await self._patiently(transactional_id, attempt)
+        whose = (transactional_id, producer, version)
+        found = self.table.peek(transactional_id)
+        if found is not None and found.has_joined(producer, partitions, groups):
+            return
+        mine = Joining(partitions, groups)
+        self._joining.setdefault(whose, []).append(mine)
+        try:
+            await self._patiently(transactional_id, attempt)
+        finally:
+            waiting = self._joining[whose]
+            waiting.remove(mine)
+            if not waiting:
+                del self._joining[whose]
 
     async def verify(self, transaction: TransactionOf, partitions: Collection[PartitionId], *, add: bool) -> Outcomes:
         """Whether partitions are in a transaction; TRANSACTION_ABORTABLE for those that are not, and are not added."""

@@ -471,3 +471,53 @@ async def test_the_feature_is_told() -> None:
         answer = await wire(m.ApiVersionsRequest(client_software_name="t", client_software_version="1"), 4)
         (feature,) = answer.finalized_features
         assert (feature.name, feature.max_version_level) == ("transaction.version", 2)
+
+
+async def test_what_waits_to_join_joins_by_one_commit() -> None:
+    """A producer sends the first batch of each partition at the same time."""
+    count = 20
+    commits, held = 0, anyio.Event()
+
+    @asynccontextmanager
+    async def around(call: str) -> AsyncIterator[None]:
+        nonlocal commits
+        if call == "commit":
+            commits += 1
+            await held.wait()
+        yield
+
+    store = SlowStore(open_store(f"memory:{next(names)}"), around)
+    held.set()
+    async with store, Gateway(store, listen=None) as gateway:
+        wires = [connect(gateway) for _ in range(count)]
+        wire = wires[0]
+        await wire.create("t", count)
+        producer = ByHand(wire, "x")
+        await producer.init()
+        for partition in range(count):  # each is open from now on
+            assert await producer.send("t", b"a", partition=partition) == 0
+        assert await producer.end() == 0
+        for partition in range(count):
+            await decided(wire, "t", partition)
+        await producer.init()
+
+        codes: list[int] = []
+
+        async def send(partition: int) -> None:
+            mine = ByHand(wires[partition], "x", 2, producer.producer_id, producer.epoch)
+            codes.append(await mine.send("t", b"b", partition=partition))
+
+        held, commits = anyio.Event(), 0
+        async with anyio.create_task_group() as tasks:
+            for partition in range(count):
+                tasks.start_soon(send, partition)
+            await anyio.wait_all_tasks_blocked()
+            held.set()
+        assert codes == [0] * count
+        assert commits <= 2, "the first one, and all that came meanwhile"
+        assert await producer.end() == 0
+        for partition in range(count):
+            await decided(wire, "t", partition)
+            assert await committed_values(wire, "t", partition) == [b"a", b"b"]
+        for each in wires:
+            await each.aclose()
