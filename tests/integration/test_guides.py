@@ -114,26 +114,33 @@ def test_the_readmes_commands_as_they_are_pasted(tmp_path: Path) -> None:
 
 @pytest.mark.kafka
 @pytest.mark.anyio
-async def test_transactions(kafka: KafkaServer) -> None:
+async def test_transactions(kafka: KafkaServer, anyio_backend_name: str) -> None:
     """Both functions of the page, the second one cancelled when it has copied."""
+    invoices, bookings, source, target = topics = [
+        f"{name}-{anyio_backend_name}" for name in ("invoices", "bookings", "in", "out")
+    ]
     names: dict[str, Any] = {}
     for text in snippets("transactions.md"):
-        exec(text.replace("localhost:9092", kafka.bootstrap), names)
+        code = text.replace("localhost:9092", kafka.bootstrap)
+        for topic in topics:  # the other event loop has its own
+            code = code.replace(f'"{topic.partition("-")[0]}"', f'"{topic}"')
+        exec(code, names)
     async with kclient.Admin(bootstrap_servers=kafka.bootstrap) as admin:
-        await admin.create_topics([NewTopic(name, 1, 1) for name in ("invoices", "bookings", "in", "out")])
+        await admin.create_topics([NewTopic(name, 1, 1) for name in topics])
     await names["bill"]()
-    for name in ("invoices", "bookings"):
+    for name in (invoices, bookings):
         assert [record.value for record in await stored_records(kafka.bootstrap, TopicPartition(name, 0))] == [b"1"]
     async with kclient.Producer(bootstrap_servers=kafka.bootstrap) as producer:
-        await producer.send_batch("in", [b"a", b"b"])
+        await producer.send_batch(source, [b"a", b"b"])
+    copied = TopicPartition(target, 0)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(names["copy"])
         async with kclient.Consumer(bootstrap_servers=kafka.bootstrap, isolation_level="read_committed") as consumer:
             with anyio.fail_after(60):
-                while (await consumer.end_offsets([TopicPartition("out", 0)]))[TopicPartition("out", 0)] < 3:
+                while (await consumer.end_offsets([copied]))[copied] < 3:
                     await anyio.sleep(0.05)
         tasks.cancel_scope.cancel()
-    assert [record.value for record in await stored_records(kafka.bootstrap, TopicPartition("out", 0))] == [b"a", b"b"]
+    assert [record.value for record in await stored_records(kafka.bootstrap, copied)] == [b"a", b"b"]
 
 
 def test_testing_without_pytest(tmp_path: Path) -> None:
