@@ -42,7 +42,7 @@ def produce(topic: str, settings: dict[str, object]) -> int:
             lines.give_up(_IN_TROUBLE_S if trouble.nobody_answers else _LAST_S)
             complain(f"interrupted: {lines.acknowledged} records were acknowledged, {lines.rest}")
             raise
-        except BaseException:
+        except BaseException:  # whatever it is, nothing is waited for
             lines.give_up(0)
             raise
     if wrong or lines.failure:

@@ -225,7 +225,7 @@ class EmbeddedStore:
         stack = AsyncExitStack()
         try:
             self._manager, self._broker = await self._open(stack)
-        except BaseException:
+        except BaseException:  # cancelled too: nothing of it stays open
             await to_the_end(stack.aclose)
             raise
         self._stack = stack

@@ -102,7 +102,7 @@ class Processes:
         try:
             lock_byte(byte, self.number)
             self._lock = self._make()
-        except BaseException:
+        except BaseException:  # interrupted too: it is not there for the others
             os.close(byte)
             raise
         self._byte = byte
@@ -116,7 +116,7 @@ class Processes:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.write(lock, f"{os.getpid()}\n{json.dumps(self._options)}\n".encode())
             Path(unfinished).rename(path)  # locked before anybody finds it
-        except BaseException:
+        except BaseException:  # interrupted too: no unfinished file stays
             os.close(lock)
             with contextlib.suppress(OSError):
                 Path(unfinished).unlink()
