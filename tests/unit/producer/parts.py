@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
+
+import anyio
 
 from kclient.cluster import Backoff, ClusterSnapshot, MetadataCache, PartitionMetadata, TopicMetadata
+from kclient.errors import KafkaTimeoutError
 from kclient.producer import Producer
 from kclient.producer.accumulator import Accumulator
 from kclient.producer.batch import ProducerBatch
@@ -24,6 +27,8 @@ from kclient.records import BatchBuilder, decode_records
 from kclient.types import Headers, Node, TopicPartition
 from tests.fake_kafka import FakeKafka
 
+T = TypeVar("T")
+
 TOPIC_ID = b"t" * 16
 FAST: dict[str, Any] = {"linger_ms": 0, "retry_backoff_ms": 1, "retry_backoff_max_ms": 5, "reconnect_backoff_ms": 1}
 
@@ -33,6 +38,21 @@ async def producing(kafka: FakeKafka, **settings: Any) -> AsyncIterator[Producer
     """A producer that sends at once and tries again at once."""
     async with Producer(bootstrap_servers=kafka.bootstrap, **{**FAST, **settings}) as producer:
         yield producer
+
+
+async def insist(call: Callable[[], Awaitable[T]]) -> T:
+    """What a call comes to that may be made again, however short `max.block.ms` is and however busy the machine."""
+    with anyio.fail_after(30):
+        while True:
+            with suppress(KafkaTimeoutError):
+                return await call()
+
+
+async def begin(producer: Producer) -> None:
+    """The first transaction; the topic `t` is known, so that a record is taken at once."""
+    await insist(producer.init_transactions)
+    await insist(lambda: producer.partitions_for("t"))
+    await producer.begin_transaction()
 
 
 def cluster_of(

@@ -38,7 +38,7 @@ from kclient.testing import memory_broker
 from kclient.types import ConsumerGroupMetadata, TopicPartition
 from tests.fake_kafka import FakeKafka, Fault
 from tests.fake_transactions import FakeTransactions, Trouble
-from tests.unit.producer.parts import producing
+from tests.unit.producer.parts import begin, insist, producing
 
 pytestmark = pytest.mark.anyio
 
@@ -53,22 +53,23 @@ def version(request: pytest.FixtureRequest) -> int:
 
 @asynccontextmanager
 async def transacting(
-    version: int, *, partitions: int = 1, begin: bool = True, **settings: Any
+    version: int, *, partitions: int = 1, begun: bool = True, **settings: Any
 ) -> AsyncIterator[tuple[FakeTransactions, Producer]]:
     """A cluster and a transactional producer, in a transaction unless that is not wanted."""
     async with FakeKafka({"t": partitions}) as kafka:
         coordinator = FakeTransactions(kafka, version)
         async with producing(kafka, transactional_id="id", **settings) as producer:
-            await producer.init_transactions()
-            if begin:
-                await producer.begin_transaction()
+            if begun:
+                await begin(producer)
+            else:
+                await producer.init_transactions()
             yield coordinator, producer
         assert coordinator.violations == []
         assert coordinator.undecided() == [], "no transaction stays open"
 
 
 async def test_commit_and_abort(version: int) -> None:
-    async with transacting(version, partitions=3, begin=False) as (coordinator, producer):
+    async with transacting(version, partitions=3, begun=False) as (coordinator, producer):
         for number in range(5):
             await producer.begin_transaction()
             for partition in range(3):
@@ -102,7 +103,7 @@ async def test_the_requests_of_each_generation(version: int) -> None:
 
 
 async def test_an_empty_transaction_asks_nothing(version: int) -> None:
-    async with transacting(version, begin=False) as (coordinator, producer):
+    async with transacting(version, begun=False) as (coordinator, producer):
         async with producer.transaction():
             await producer.send_offsets_to_transaction({}, GROUP)
         await producer.begin_transaction()
@@ -255,7 +256,7 @@ async def test_a_time_out_that_is_more_than_brokers_allow() -> None:
 )
 async def test_a_batch_that_is_refused_makes_it_abortable(version: int, code: ErrorCode) -> None:
     """Nobody looks at deliveries; afterwards the sequences begin anew under another epoch."""
-    async with transacting(version, begin=False) as (coordinator, producer):
+    async with transacting(version, begun=False) as (coordinator, producer):
         async with producer.transaction():
             await producer.send("t", b"a")
         before = coordinator.transactions["id"].epoch
@@ -278,7 +279,7 @@ async def test_a_batch_that_is_refused_makes_it_abortable(version: int, code: Er
 
 
 async def test_the_context_aborts_what_cannot_be_committed(version: int) -> None:
-    async with transacting(version, begin=False) as (coordinator, producer):
+    async with transacting(version, begun=False) as (coordinator, producer):
         coordinator.kafka.faults.append(Fault(code=ErrorCode.INVALID_RECORD))
         with pytest.raises(TransactionAbortableError):
             async with producer.transaction():
@@ -375,7 +376,7 @@ async def test_a_commit_that_takes_longer_than_max_block_ms(version: int) -> Non
         with pytest.raises(IllegalStateError, match="commit_transaction"):
             await producer.send("t", b"y")
         hold.set()
-        await producer.commit_transaction()
+        await insist(producer.commit_transaction)
         assert coordinator.visible() == [b"x"]
         assert coordinator.kafka.count(EndTxnRequest) == 1
         await producer.begin_transaction()
@@ -419,7 +420,7 @@ async def test_an_abort_while_the_coordinator_is_asked_to_add_a_partition() -> N
 
 async def test_the_cluster_is_upgraded_under_the_producer() -> None:
     """The epoch is bumped in between, so that nothing of the former generation joins what follows."""
-    async with transacting(1, begin=False) as (coordinator, producer):
+    async with transacting(1, begun=False) as (coordinator, producer):
         async with producer.transaction():
             await producer.send("t", b"a")
         coordinator.version = 2
@@ -448,7 +449,7 @@ async def test_a_coordinator_that_moves(version: int) -> None:
 
 
 async def test_many_batches_in_one_transaction(version: int) -> None:
-    async with transacting(version, partitions=2, begin=False, batch_size=200) as (coordinator, producer):
+    async with transacting(version, partitions=2, begun=False, batch_size=200) as (coordinator, producer):
         values = [b"%04d" % number for number in range(500)]
         for _ in range(2):
             async with producer.transaction():

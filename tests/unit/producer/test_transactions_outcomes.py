@@ -21,7 +21,7 @@ from kclient.protocol.registry import ApiKey
 from kclient.types import ConsumerGroupMetadata, TopicPartition
 from tests.fake_kafka import FakeKafka, Fault
 from tests.fake_transactions import FakeTransactions, Trouble
-from tests.unit.producer.parts import producing
+from tests.unit.producer.parts import begin, producing
 
 pytestmark = pytest.mark.anyio
 
@@ -41,8 +41,7 @@ async def transacting(
     async with FakeKafka({"t": partitions}, brokers=brokers) as kafka:
         coordinator = FakeTransactions(kafka, version)
         async with producing(kafka, transactional_id="id", **settings) as producer:
-            await producer.init_transactions()
-            await producer.begin_transaction()
+            await begin(producer)
             await (await producer.send("t", b"x", partition=0))
             yield coordinator, producer
         assert coordinator.violations == []
