@@ -1,6 +1,14 @@
-"""The admin client: topics, settings, groups and their offsets, the cluster."""
+"""The admin client: topics, settings, groups and their offsets, transactions, the cluster."""
 
 from kclient.admin.admin import Admin
+from kclient.admin.transaction_types import (
+    AbortTransactionSpec,
+    ActiveProducer,
+    FencedProducer,
+    HangingTransaction,
+    TransactionDescription,
+    TransactionListing,
+)
 from kclient.admin.types import (
     ClusterDescription,
     ConfigEntry,
@@ -23,6 +31,8 @@ from kclient.admin.types import (
 )
 
 __all__ = [
+    "AbortTransactionSpec",
+    "ActiveProducer",
     "Admin",
     "ClusterDescription",
     "ConfigEntry",
@@ -31,8 +41,10 @@ __all__ = [
     "ConfigResourceType",
     "ConfigSource",
     "ElectionType",
+    "FencedProducer",
     "GroupDescription",
     "GroupListing",
+    "HangingTransaction",
     "MemberDescription",
     "NewTopic",
     "OffsetReset",
@@ -42,4 +54,6 @@ __all__ = [
     "PartitionReassignment",
     "TopicDescription",
     "TopicListing",
+    "TransactionDescription",
+    "TransactionListing",
 ]

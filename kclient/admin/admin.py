@@ -12,6 +12,7 @@ from kclient.admin.base import check_code
 from kclient.admin.configs import ConfigOperations
 from kclient.admin.groups import GroupOperations
 from kclient.admin.reassignments import ReassignmentOperations
+from kclient.admin.transactions import TransactionOperations
 from kclient.admin.types import ClusterDescription
 from kclient.arguments import AS_LONG_AS_IT_TAKES, check_timeout
 from kclient.cluster import Closing, Cluster
@@ -28,8 +29,8 @@ from kclient.types import Node
 from kclient.unclosed import finalizer, warn_unclosed
 
 
-class Admin(GroupOperations, ConfigOperations, ReassignmentOperations):
-    """Creates, describes, alters and deletes topics, groups and settings. For asyncio and trio.
+class Admin(GroupOperations, ConfigOperations, ReassignmentOperations, TransactionOperations):
+    """Creates, describes, alters and deletes topics, groups, settings and transactions. For asyncio and trio.
 
     ```python
     async with kclient.Admin(bootstrap_servers="localhost:9092") as admin:

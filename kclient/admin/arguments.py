@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
+from kclient.admin.transaction_types import AbortTransactionSpec
 from kclient.admin.types import (
     ConfigOperation,
     ConfigResource,
@@ -21,6 +22,7 @@ from kclient.arguments import (
     INT64_MAX,
     as_names,
     as_offset,
+    as_partition,
     by_partition,
     check_text,
     check_topic,
@@ -291,6 +293,58 @@ def check_group(group_id: Any) -> None:
         ValueError: It cannot be sent.
     """
     check_text(group_id, "a group's id")
+
+
+# ------------------------------------------------------------------ transactions
+
+
+def as_abort_spec(spec: Any) -> AbortTransactionSpec:
+    """Which transaction to abort, each part as requests have it.
+
+    Raises:
+        TypeError: It is no `AbortTransactionSpec`, or something in it is of another type.
+        ValueError: A number cannot be sent.
+    """
+    if not isinstance(spec, AbortTransactionSpec):
+        raise TypeError(f"abort_transaction takes an AbortTransactionSpec, not {shown(spec)}")
+    return AbortTransactionSpec(
+        as_partition(spec.topic_partition),
+        _within(spec.producer_id, "producer_id", 0, INT64_MAX),
+        _within(spec.producer_epoch, "producer_epoch", 0, _INT16_MAX),
+        _within(spec.coordinator_epoch, "coordinator_epoch", 0, INT32_MAX),
+    )
+
+
+def as_producer_ids(values: Any) -> list[int]:
+    """Ids of producers in a list.
+
+    Raises:
+        TypeError: These are not whole numbers.
+        ValueError: One is less than 0, or cannot be sent.
+    """
+    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
+        raise TypeError(f"producer ids are given in a list, as in [4000]; not {shown(values)}")
+    return [_within(value, "a producer id", 0, INT64_MAX) for value in values]
+
+
+def as_duration(value: Any, what: str) -> int:
+    """Milliseconds from 0 on.
+
+    Raises:
+        TypeError: It is no whole number.
+        ValueError: It is less than 0, or cannot be sent.
+    """
+    return _within(value, what, 0, INT64_MAX)
+
+
+def as_broker_id(value: Any) -> int:
+    """The number of a broker.
+
+    Raises:
+        TypeError: It is no whole number.
+        ValueError: No broker has such a number.
+    """
+    return _within(value, "broker_id", 0, INT32_MAX)
 
 
 # ------------------------------------------------------------------ numbers and mappings

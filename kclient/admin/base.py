@@ -11,7 +11,7 @@ import anyio
 
 from kclient.admin.types import raise_failures
 from kclient.arguments import check_timeout, in_seconds
-from kclient.cluster import Cluster, ClusterSnapshot, Trial, retry, topic_error
+from kclient.cluster import GROUP, Cluster, ClusterSnapshot, Trial, retry, topic_error
 from kclient.cluster.asking import every_answer
 from kclient.concurrency import Supervisor
 from kclient.config import AdminConfig
@@ -265,19 +265,44 @@ class AdminBase:
 
     async def _at_coordinator(
         self,
-        group_id: str,
+        key: str,
         operation: Callable[[Trial, Connection, Node], Awaitable[T]],
         *,
         timeout: float | None,
         what: str,
+        key_type: int = GROUP,
     ) -> T:
-        """Runs the operation at the group's coordinator, looked up anew for each attempt."""
+        """Runs the operation at the coordinator of a group, or transactional id, looked up anew for each attempt."""
 
         async def ask(trial: Trial) -> T:
-            node = await self._cluster.find_coordinator(group_id, trial=trial)
+            node = await self._cluster.find_coordinator(key, key_type, trial=trial)
             return await operation(trial, await self._cluster.connection(node.id, trial=trial), node)
 
         return await self._retrying(ask, timeout, what)
+
+    async def _each_named(self, names: Collection[str], ask: Callable[[str], Awaitable[None]], what: str) -> None:
+        """Does something with each of these names, with all of them at the same time."""
+        self._check()
+        outcomes = await every_answer(dict.fromkeys(names), ask, supervisor=self._supervisor)
+        raise_failures(what, {name: error for name, error in outcomes.items() if error is not None})
+
+    async def _at_every_broker(
+        self, operation: Callable[[Trial, Connection, int], Awaitable[T]], *, timeout: float | None, what: str
+    ) -> list[T]:
+        """Runs the operation at all brokers at once; who has answered is not asked again."""
+        told: dict[int, T] = {}
+
+        async def attempt(trial: Trial) -> None:
+            nodes = (await self._cluster.refresh()).nodes
+
+            async def ask(node_id: int) -> None:
+                connection = await self._cluster.connection(node_id, trial=trial)
+                told[node_id] = await operation(trial, connection, node_id)
+
+            await self._all(nodes.keys() - told.keys(), ask)
+
+        await self._retrying(attempt, timeout, what)
+        return list(told.values())
 
     async def _at_leaders(
         self,

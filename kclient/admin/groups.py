@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from kclient.admin.arguments import as_target, check_group
@@ -20,7 +20,6 @@ from kclient.admin.types import (
 )
 from kclient.arguments import as_names, as_offset, as_partitions, by_partition, shown
 from kclient.cluster import Trial, version_for
-from kclient.cluster.asking import every_answer
 from kclient.errors import (
     ErrorCode,
     GroupIdNotFoundError,
@@ -85,30 +84,22 @@ class GroupOperations(TopicOperations):
         """
         wanted_states = as_names(states, "states")
         wanted_types = as_names(types, "types")
-        listed: dict[int, list[GroupListing]] = {}
 
-        async def attempt(trial: Trial) -> None:
-            nodes = (await self._cluster.refresh()).nodes
+        async def ask(trial: Trial, connection: Connection, node_id: int) -> list[GroupListing]:
+            response = await self._exchange(
+                trial,
+                connection,
+                ListGroupsRequest(states_filter=wanted_states, types_filter=wanted_types),
+                ListGroupsResponse,
+                check=lambda answer: check_code(answer.error_code, f"Broker {node_id}"),
+            )
+            return [
+                GroupListing(group.group_id, group.protocol_type, group.group_state, group.group_type)
+                for group in response.groups
+            ]
 
-            async def ask(node_id: int) -> None:
-                connection = await self._cluster.connection(node_id, trial=trial)
-                request = ListGroupsRequest(states_filter=wanted_states, types_filter=wanted_types)
-                response = await self._exchange(
-                    trial,
-                    connection,
-                    request,
-                    ListGroupsResponse,
-                    check=lambda answer: check_code(answer.error_code, f"Broker {node_id}"),
-                )
-                listed[node_id] = [
-                    GroupListing(group.group_id, group.protocol_type, group.group_state, group.group_type)
-                    for group in response.groups
-                ]
-
-            await self._all(nodes.keys() - listed.keys(), ask)
-
-        await self._retrying(attempt, timeout, "Listing groups")
-        found = {group.group_id: group for groups in listed.values() for group in groups}
+        listed = await self._at_every_broker(ask, timeout=timeout, what="Listing groups")
+        found = {group.group_id: group for groups in listed for group in groups}
         return [found[name] for name in sorted(found)]
 
     async def describe_groups(
@@ -126,15 +117,8 @@ class GroupOperations(TopicOperations):
         async def describe(group_id: str) -> None:
             described[group_id] = await self._describe_group(group_id, timeout)
 
-        await self._each_group(group_ids, describe, "Describing groups")
+        await self._each_named(as_names(group_ids, "groups", empty=True), describe, "Describing groups")
         return described
-
-    async def _each_group(self, group_ids: Collection[str], ask: Callable[[str], Awaitable[None]], what: str) -> None:
-        """Does something with each group, with all of them at the same time."""
-        names = dict.fromkeys(as_names(group_ids, "groups", empty=True))
-        self._check()
-        outcomes = await every_answer(names, ask, supervisor=self._supervisor)
-        raise_failures(what, {name: error for name, error in outcomes.items() if error is not None})
 
     async def _describe_group(self, group_id: str, timeout: float | None) -> GroupDescription:
         async def ask(trial: Trial, connection: Connection, coordinator: Node) -> GroupDescription:
@@ -171,7 +155,8 @@ class GroupOperations(TopicOperations):
             PartialFailureError: several could not be deleted; the others were.
             TypeError: the names are not a list of strings.
         """
-        await self._each_group(group_ids, lambda group_id: self._delete_group(group_id, timeout), "Deleting groups")
+        names = as_names(group_ids, "groups", empty=True)
+        await self._each_named(names, lambda group_id: self._delete_group(group_id, timeout), "Deleting groups")
 
     async def _delete_group(self, group_id: str, timeout: float | None) -> None:
         async def ask(trial: Trial, connection: Connection, coordinator: Node) -> None:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Collection
-from contextlib import ExitStack
 from functools import cache
 from typing import Annotated, Any
 
 import typer
 from typer.main import get_command
 
-from kclient.cli.errors import UsageError, check_terminated, guarded
+from kclient.cli.asking import admin_of, at_the_end, client_of
+from kclient.cli.errors import UsageError, guarded
 from kclient.cli.migrate_app import migrate_app
-from kclient.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Command, Config
-from kclient.cli.settings import PATIENCE_MS, client_settings, parse_config, with_patience
+from kclient.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Command, Config, Output
+from kclient.cli.settings import PATIENCE_MS, parse_config
+from kclient.cli.transactions_app import transactions_app
 
 app: typer.Typer = typer.Typer(
     name="kclient",
@@ -35,11 +34,12 @@ store_app: typer.Typer = typer.Typer(help="Look after a data directory.", no_arg
 app.add_typer(pipeline_app, name="pipeline")
 app.add_typer(store_app, name="store")
 app.add_typer(migrate_app, name="migrate")
+app.add_typer(transactions_app, name="transactions")
 
 
 def run(arguments: list[str]) -> int:
     """Run one command; returns the exit code. Errors become one sentence on standard error."""
-    with _at_the_end:
+    with at_the_end:
         return guarded(lambda: _command()(args=arguments, prog_name="kclient", standalone_mode=False))
 
 
@@ -47,10 +47,6 @@ def run(arguments: list[str]) -> int:
 def _command() -> Any:
     """What `app` makes of all functions and their options, which takes longer than most commands."""
     return get_command(app)
-
-
-_at_the_end = ExitStack()
-"""What a command leaves behind is undone here."""
 
 
 def _show_version(wanted: bool) -> None:
@@ -68,25 +64,6 @@ def _common(
     ] = False,
 ) -> None:
     """A Kafka client and a Kafka-compatible gateway over HTP."""
-
-
-def _client(
-    bootstrap: str, config: list[str] | None, *, creates: bool = False, refused: Collection[str] = ()
-) -> dict[str, object]:
-    check_terminated()  # the command is loaded
-    # what a client logs it also raises, and then it is said in one sentence
-    logging.getLogger("kclient").addHandler(logging.NullHandler())
-    return client_settings(bootstrap, config, creates=creates, refused=refused)
-
-
-def _admin(bootstrap: str, config: list[str] | None, *, creates: bool = False) -> dict[str, object]:
-    settings, patience = with_patience(_client(bootstrap, config, creates=creates))
-    from kclient.cli import output
-    from kclient.cli.trouble import told, trying_for
-
-    # who looks on while the command tries to reach the broker sees why it takes so long
-    _at_the_end.enter_context(told(output.note, going_on=trying_for(patience)))
-    return settings
 
 
 # ---- gateway and clients ------------------------------------------------------------------------------------
@@ -164,7 +141,7 @@ def produce(
     from kclient.cli.produce import produce as work
 
     own = ("key.serializer", "value.serializer")
-    return work(topic, {"max.block.ms": PATIENCE_MS, **_client(bootstrap, config, creates=True, refused=own)})
+    return work(topic, {"max.block.ms": PATIENCE_MS, **client_of(bootstrap, config, creates=True, refused=own)})
 
 
 @app.command(cls=Command)
@@ -200,7 +177,7 @@ def consume(
 
     own = ("key.deserializer", "value.deserializer")
     return work(
-        topics, _client(bootstrap, config, refused=own), group=group, partitions=partition or [], offset=offset,
+        topics, client_of(bootstrap, config, refused=own), group=group, partitions=partition or [], offset=offset,
         from_beginning=from_beginning, to_end=to_end, limit=limit,
     )  # fmt: skip
 
@@ -220,7 +197,7 @@ def info(
 
     if bootstrap is None and config:
         raise UsageError("--config is for asking a cluster: name it with --bootstrap")
-    return work(None if bootstrap is None else _admin(bootstrap, config))
+    return work(None if bootstrap is None else admin_of(bootstrap, config))
 
 
 # ---- stores ------------------------------------------------------------------------------------------------
@@ -306,7 +283,7 @@ def topics_list(
     """List the topics."""
     from kclient.cli import topics
 
-    return topics.list_topics(_admin(bootstrap, config), internal=internal)
+    return topics.list_topics(admin_of(bootstrap, config), internal=internal)
 
 
 @topics_app.command("create", cls=Command)
@@ -328,7 +305,7 @@ def topics_create(
     from kclient.cli import topics
 
     return topics.create(
-        name, _admin(bootstrap, config, creates=True), partitions=partitions, replication_factor=replication_factor,
+        name, admin_of(bootstrap, config, creates=True), partitions=partitions, replication_factor=replication_factor,
         configs=parse_config(settings, "--set"),
     )  # fmt: skip
 
@@ -342,7 +319,7 @@ def topics_delete(
     """Delete topics and everything in them."""
     from kclient.cli import topics
 
-    return topics.delete(names, _admin(bootstrap, config))
+    return topics.delete(names, admin_of(bootstrap, config))
 
 
 @topics_app.command("describe", cls=Command)
@@ -354,7 +331,7 @@ def topics_describe(
     """Show the partitions of topics, and the settings that were made."""
     from kclient.cli import topics
 
-    return topics.describe(names, _admin(bootstrap, config))
+    return topics.describe(names, admin_of(bootstrap, config))
 
 
 @topics_app.command("alter", cls=Command)
@@ -376,7 +353,7 @@ def topics_alter(
     from kclient.cli import topics
 
     return topics.alter(
-        name, _admin(bootstrap, config), partitions=partitions, configs=parse_config(settings, "--set"),
+        name, admin_of(bootstrap, config), partitions=partitions, configs=parse_config(settings, "--set"),
         unset=unset or [],
     )  # fmt: skip
 
@@ -395,7 +372,7 @@ def groups_list(
     """List the groups."""
     from kclient.cli import groups
 
-    return groups.list_groups(_admin(bootstrap, config), states=state or [])
+    return groups.list_groups(admin_of(bootstrap, config), states=state or [])
 
 
 @groups_app.command("describe", cls=Command)
@@ -407,7 +384,7 @@ def groups_describe(
     """Show how far a group is behind, and who reads what."""
     from kclient.cli import groups
 
-    return groups.describe(group, _admin(bootstrap, config))
+    return groups.describe(group, admin_of(bootstrap, config))
 
 
 @groups_app.command("reset", cls=Command)
@@ -433,7 +410,7 @@ def groups_reset(
     from kclient.cli import groups
 
     return groups.reset(
-        group, _admin(bootstrap, config), earliest=to_earliest, latest=to_latest, offset=to_offset, time=to_time,
+        group, admin_of(bootstrap, config), earliest=to_earliest, latest=to_latest, offset=to_offset, time=to_time,
         topics=topic or [], execute=execute,
     )  # fmt: skip
 
@@ -447,13 +424,12 @@ def groups_delete(
     """Delete groups without members, and their offsets."""
     from kclient.cli import groups
 
-    return groups.delete(names, _admin(bootstrap, config))
+    return groups.delete(names, admin_of(bootstrap, config))
 
 
 # ---- cluster ------------------------------------------------------------------------------------------------
 
 Watch = Annotated[bool, typer.Option("--watch", help="Show it anew every second, until Ctrl-C.")]
-Output = Annotated[str, typer.Option("--output", metavar="table|json", help="What is printed.")]
 
 
 @cluster_app.command("status", cls=Command)
@@ -461,9 +437,9 @@ def cluster_status(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, watch: Watch = False, form: Output = "table", config: Config = None
 ) -> int:
     """Show the brokers, how many partitions each leads and has, and how many are being moved."""
-    from kclient.cli import cluster
+    from kclient.cli import cluster, sheets
 
-    return cluster.show(cluster.status, _admin(bootstrap, config), form=form, watch=watch)
+    return sheets.show(cluster.status, admin_of(bootstrap, config), form=form, watch=watch)
 
 
 @cluster_app.command("describe", cls=Command)
@@ -475,10 +451,10 @@ def cluster_describe(
     config: Config = None,
 ) -> int:
     """Show who leads each partition, under which epoch, who has it, and where it is being moved."""
-    from kclient.cli import cluster
+    from kclient.cli import cluster, sheets
 
-    return cluster.show(
-        lambda admin: cluster.describe(admin, topics or []), _admin(bootstrap, config), form=form, watch=watch
+    return sheets.show(
+        lambda admin: cluster.describe(admin, topics or []), admin_of(bootstrap, config), form=form, watch=watch
     )
 
 
@@ -492,7 +468,7 @@ def cluster_move(
     """Move partitions to other brokers."""
     from kclient.cli import cluster
 
-    return cluster.move(places, _admin(bootstrap, config), to=to)
+    return cluster.move(places, admin_of(bootstrap, config), to=to)
 
 
 @cluster_app.command("drain", cls=Command)
@@ -505,7 +481,7 @@ def cluster_drain(
     """Move all partitions of a broker to the others."""
     from kclient.cli import cluster
 
-    return cluster.drain(broker, _admin(bootstrap, config), dry_run=dry_run)
+    return cluster.drain(broker, admin_of(bootstrap, config), dry_run=dry_run)
 
 
 # ---- pipelines ----------------------------------------------------------------------------------------------

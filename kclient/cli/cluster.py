@@ -2,70 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
 
 from kclient.admin import ConfigResource, ConfigResourceType, PartitionReassignment
 from kclient.cli import output
 from kclient.cli.errors import UsageError
-from kclient.errors import UnknownTopicOrPartitionError
+from kclient.cli.places import partitions_at
+from kclient.cli.sheets import Sheet, sheet_of
 from kclient.sync import Admin
 from kclient.types import PartitionInfo, TopicPartition
 
-WATCH_S = 1.0
-"""Seconds between two looks with `--watch`."""
 _AT_ONCE = 500
 """Topics that are asked about in one request."""
 
 Moves = Mapping[TopicPartition, PartitionReassignment]
-
-
-class Sheet(NamedTuple):
-    """A table, and the same as one object."""
-
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[Any]]
-    fields: Mapping[str, Any]
-
-
-def show(look: Callable[[Admin], Sheet], settings: dict[str, object], *, form: str, watch: bool) -> int:
-    """Print what a look at the cluster finds; with `watch` again and again, until Ctrl-C."""
-    if form not in ("table", "json"):
-        raise UsageError(f"--output is table or json, not {form!r}")
-    with Admin(settings) as admin:
-        if not watch:
-            _print(look(admin), form)
-        elif form == "json" or not output.is_terminal():
-            while True:
-                _print(look(admin), form)
-                time.sleep(WATCH_S)
-        else:
-            _live(lambda: look(admin))
-    return 0
-
-
-def _print(sheet: Sheet, form: str) -> None:
-    if form == "json":
-        output.line(json.dumps(sheet.fields, ensure_ascii=False))
-    else:
-        output.table(sheet.columns, sheet.rows, title=sheet.title)
-
-
-def _live(look: Callable[[], Sheet]) -> None:
-    from rich.live import Live
-
-    def shown() -> Any:
-        sheet = look()
-        return output.rich_table(sheet.columns, sheet.rows, f"{sheet.title}  {time.strftime('%H:%M:%S')}")
-
-    with Live(shown(), auto_refresh=False) as live:
-        while True:
-            time.sleep(WATCH_S)
-            live.update(shown(), refresh=True)
 
 
 def status(admin: Admin) -> Sheet:
@@ -118,12 +69,7 @@ def describe(admin: Admin, names: Sequence[str]) -> Sheet:
             }
         )
     columns = ["topic", "partition", "leader", "epoch", "replicas", "in sync", "coming", "going"]
-    rows = [[_cell(row[column]) for column in columns] for row in partitions]
-    return Sheet(f"{len(partitions)} partitions", columns, rows, {"partitions": partitions})
-
-
-def _cell(value: object) -> object:
-    return (" ".join(map(str, value)) or None) if isinstance(value, list) else value
+    return sheet_of(f"{len(partitions)} partitions", columns, partitions, "partitions")
 
 
 def _partitions(admin: Admin, names: Sequence[str]) -> list[PartitionInfo]:
@@ -142,7 +88,7 @@ def move(places: Sequence[str], settings: dict[str, object], *, to: str) -> int:
     """Have partitions (`TOPIC:PARTITION`), or all of a topic, move to other brokers."""
     replicas = [_broker(text, "--to") for text in to.split(",")]
     with Admin(settings) as admin:
-        wanted = [tp for place in places for tp in _named(admin, place)]
+        wanted = partitions_at(admin, places)
         admin.alter_partition_reassignments(dict.fromkeys(wanted, replicas))
     output.note(f"moving to {to}: {', '.join(map(str, wanted))}")
     return 0
@@ -152,19 +98,6 @@ def _broker(text: str, option: str) -> int:
     if not (text.isascii() and text.isdecimal()):
         raise UsageError(f"{option} is the number of a broker, or several with commas, not {text!r}")
     return int(text)
-
-
-def _named(admin: Admin, place: str) -> list[TopicPartition]:
-    topic, colon, number = place.rpartition(":")
-    if not colon:
-        topic = place
-    elif not (number.isascii() and number.isdecimal()):
-        raise UsageError(f"a partition is TOPIC or TOPIC:PARTITION, not {place!r}")
-    every = [info.topic_partition for info in admin.describe_topics([topic])[topic].partitions]
-    found = [tp for tp in every if not colon or tp.partition == int(number)]
-    if not found:
-        raise UnknownTopicOrPartitionError(f"topic {topic!r} has no partition {number}")
-    return sorted(found)
 
 
 def drain(broker: int, settings: dict[str, object], *, dry_run: bool) -> int:

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from kclient.admin import OffsetReset, OffsetSpec, PartitionLag
 from kclient.cli import output
 from kclient.cli.errors import UsageError
+from kclient.cli.places import partitions_at
 from kclient.cli.settings import check_group
-from kclient.errors import UnknownTopicOrPartitionError
 from kclient.sync import Admin
 from kclient.types import TopicPartition
 
@@ -127,17 +127,7 @@ def _partitions(admin: Admin, group_id: str, topics: list[str]) -> list[TopicPar
         if not committed:
             raise UsageError(f"the group {group_id!r} has committed nothing: name the topics with --topic")
         return committed
-    found: list[TopicPartition] = []
-    for topic in topics:
-        name, colon, number = topic.partition(":")
-        if colon and not (number.isascii() and number.isdecimal()):
-            raise UsageError(f"--topic is TOPIC or TOPIC:PARTITION, not {topic!r}")
-        every = [TopicPartition(name, info.partition) for info in admin.describe_topics([name])[name].partitions]
-        wanted = [partition for partition in every if not colon or partition.partition == int(number)]
-        if not wanted:
-            raise UnknownTopicOrPartitionError(f"topic {name!r} has no partition {number}")
-        found += wanted
-    return sorted(set(found))
+    return partitions_at(admin, topics, "--topic")
 
 
 def _milliseconds(time: str) -> int:

@@ -22,6 +22,7 @@ Config = Annotated[
     list[str] | None,
     typer.Option("--config", "-c", metavar="NAME=VALUE", help="A setting, under Kafka's name; any number of them."),
 ]
+Output = Annotated[str, typer.Option("--output", metavar="table|json", help="What is printed.")]
 DEFAULT_BOOTSTRAP = "localhost:9092"
 
 

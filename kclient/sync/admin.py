@@ -6,14 +6,17 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, 
 from types import TracebackType
 from typing import Any, TypeVar
 
-from kclient.admin import Admin as AsyncAdmin
 from kclient.admin import (
+    AbortTransactionSpec,
+    ActiveProducer,
     ClusterDescription,
     ConfigEntry,
     ConfigResource,
     ElectionType,
+    FencedProducer,
     GroupDescription,
     GroupListing,
+    HangingTransaction,
     NewTopic,
     OffsetReset,
     OffsetSpec,
@@ -21,9 +24,13 @@ from kclient.admin import (
     PartitionReassignment,
     TopicDescription,
     TopicListing,
+    TransactionDescription,
+    TransactionListing,
 )
+from kclient.admin import Admin as AsyncAdmin
 from kclient.admin.arguments import Change
 from kclient.admin.topics import OffsetSpecs
+from kclient.admin.transactions import MAX_TRANSACTION_TIMEOUT_MS
 from kclient.arguments import AS_LONG_AS_IT_TAKES, check_timeout
 from kclient.config import ConfigInput
 from kclient.errors import KafkaError
@@ -35,7 +42,7 @@ T = TypeVar("T")
 
 
 class Admin(StartedByWith):
-    """Creates, describes, alters and deletes topics, groups and settings, from blocking code. Thread-safe.
+    """Topics, groups, settings and transactions: creates, describes, alters, deletes. For blocking code; thread-safe.
 
     The calls are those of `kclient.Admin`, which documents them, without `await`. Use it with `with`; without, it
     starts with the first call and has to be closed in the end.
@@ -180,6 +187,66 @@ class Admin(StartedByWith):
     ) -> dict[TopicPartition, KafkaError | None]:
         """Has partitions led by their preferred replica, or by one that is not in sync where no other is left."""
         return self._call(self._admin.elect_leaders, election_type, partitions, timeout=timeout)
+
+    def list_transactions(
+        self,
+        *,
+        states: Collection[str] = (),
+        producer_ids: Collection[int] = (),
+        min_duration_ms: int | None = None,
+        transactional_id_pattern: str | None = None,
+        timeout: float | None = None,
+    ) -> list[TransactionListing]:
+        """Every transactional id that a coordinator knows, sorted by name (KIP-664)."""
+        return self._call(
+            self._admin.list_transactions,
+            states=states,
+            producer_ids=producer_ids,
+            min_duration_ms=min_duration_ms,
+            transactional_id_pattern=transactional_id_pattern,
+            timeout=timeout,
+        )
+
+    def describe_transactions(
+        self, transactional_ids: Collection[str], *, timeout: float | None = None
+    ) -> dict[str, TransactionDescription]:
+        """The state of transactional ids: their producer, and the partitions of the present transaction (KIP-664)."""
+        return self._call(self._admin.describe_transactions, transactional_ids, timeout=timeout)
+
+    def describe_producers(
+        self, partitions: Iterable[Partition], *, broker_id: int | None = None, timeout: float | None = None
+    ) -> dict[TopicPartition, tuple[ActiveProducer, ...]]:
+        """The producers that partitions remember, and where their open transactions begin (KIP-664)."""
+        return self._call(self._admin.describe_producers, partitions, broker_id=broker_id, timeout=timeout)
+
+    def abort_transaction(self, spec: AbortTransactionSpec, *, timeout: float | None = None) -> None:
+        """Ends an open transaction of one partition by a marker that aborts it, past any coordinator (KIP-664)."""
+        self._call(self._admin.abort_transaction, spec, timeout=timeout)
+
+    def find_hanging_transactions(
+        self,
+        partitions: Iterable[Partition] | None = None,
+        *,
+        max_transaction_timeout_ms: int = MAX_TRANSACTION_TIMEOUT_MS,
+        timeout: float | None = None,
+    ) -> list[HangingTransaction]:
+        """Open transactions that no coordinator knows (any more), as Kafka's own tool finds them (KIP-664)."""
+        return self._call(
+            self._admin.find_hanging_transactions,
+            partitions,
+            max_transaction_timeout_ms=max_transaction_timeout_ms,
+            timeout=timeout,
+        )
+
+    def fence_producers(
+        self, transactional_ids: Collection[str], *, timeout: float | None = None
+    ) -> dict[str, FencedProducer]:
+        """Shuts out all producers that use these transactional ids now; their open transactions are aborted."""
+        return self._call(self._admin.fence_producers, transactional_ids, timeout=timeout)
+
+    def force_terminate_transaction(self, transactional_id: str, *, timeout: float | None = None) -> None:
+        """Aborts the open transaction of a transactional id, also a prepared one (KIP-939); fences its producers."""
+        self._call(self._admin.force_terminate_transaction, transactional_id, timeout=timeout)
 
     def delete_records(self, before: WholeNumbers, *, timeout: float | None = None) -> dict[TopicPartition, int]:
         """Deletes the records before an offset of each partition (−1: all of them); returns the logs' new starts."""

@@ -20,7 +20,7 @@ from kclient import (
     RebalanceListener,
     TopicPartition,
 )
-from kclient.admin import ElectionType
+from kclient.admin import AbortTransactionSpec, ElectionType
 from kclient.arguments import shown
 from kclient.types import ConsumerGroupMetadata
 from tests.hostile_values import edges, floats, numbers, odd, scalars, texts
@@ -75,6 +75,7 @@ def listener() -> RebalanceListener:
 # What is right, and what is nearly right, by the name of the parameter.
 RIGHT: Arguments = {
     "before": st.dictionaries(partition, st.integers(-1, 3), max_size=2),
+    "broker_id": st.none(),
     "callback": st.none() | st.just(lambda offsets, error: None),
     "changes": st.dictionaries(resource, st.dictionaries(st.just("retention.ms"), change, max_size=1), max_size=1),
     "configs": configs,
@@ -84,6 +85,13 @@ RIGHT: Arguments = {
     "group_ids": st.lists(group, max_size=2),
     "group_metadata": st.builds(ConsumerGroupMetadata, group),
     "headers": st.lists(st.tuples(st.text("abc"), st.binary(max_size=3) | st.none()), max_size=2),
+    "max_transaction_timeout_ms": st.integers(0, 10**6),
+    "min_duration_ms": st.none() | st.integers(0, 1000),
+    "producer_ids": st.lists(st.integers(0, 10), max_size=2),
+    "spec": st.builds(AbortTransactionSpec, partition, st.integers(0, 10), st.integers(0, 3), st.just(0)),
+    "transactional_id": st.text("xy", min_size=1, max_size=2),
+    "transactional_id_pattern": st.none() | st.just("x.*"),
+    "transactional_ids": st.lists(st.text("xy", min_size=1, max_size=2), max_size=2),
     "include_headers": st.booleans(),
     "include_internal": st.booleans(),
     "key": st.none() | st.binary(max_size=5),
@@ -122,6 +130,14 @@ NEARLY: Arguments = {
     "assignments": st.dictionaries(
         texts | edges, st.lists(st.lists(edges, max_size=2) | scalars, max_size=2), max_size=2
     ),
+    "broker_id": edges,
+    "max_transaction_timeout_ms": edges,
+    "min_duration_ms": edges,
+    "producer_ids": st.lists(edges | scalars, max_size=2),
+    "spec": st.builds(AbortTransactionSpec, nearly_partition, edges | scalars, edges | scalars, edges | scalars),
+    "transactional_id": texts,
+    "transactional_id_pattern": texts,
+    "transactional_ids": st.lists(texts, max_size=2),
     "before": nearly_offsets | st.dictionaries(partition, numbers, max_size=2),
     "changes": st.dictionaries(nearly_resource.filter(_can_hash), nearly_configs | scalars, max_size=2),
     "configs": nearly_configs,
@@ -164,6 +180,9 @@ OVERRIDES: dict[tuple[str, str], tuple[st.SearchStrategy[Any], st.SearchStrategy
     ("elect_leaders", "partitions"): (st.none() | partitions, nearly_partitions),
     ("list_partition_reassignments", "partitions"): (st.none() | partitions, nearly_partitions),
     ("list_group_offsets", "partitions"): (st.none() | partitions, nearly_partitions),
+    ("list_transactions", "states"): (st.lists(st.just("Ongoing"), max_size=1), st.lists(texts, max_size=2)),
+    ("describe_producers", "partitions"): (st.lists(st.tuples(topic, st.just(0)), max_size=1), nearly_partitions),
+    ("find_hanging_transactions", "partitions"): (st.none() | partitions, nearly_partitions),
     ("delete_topics", "names"): (st.lists(st.just("made"), max_size=1), st.lists(other_texts, max_size=2)),
     ("delete_topic", "name"): (st.just("made"), other_texts),
     ("poll", "timeout"): (short, nearly_timeout),

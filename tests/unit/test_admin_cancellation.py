@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 import kclient
-from kclient.admin import ConfigResource, ConfigResourceType, ElectionType, NewTopic, OffsetSpec
+from kclient.admin import AbortTransactionSpec, ConfigResource, ConfigResourceType, ElectionType, NewTopic, OffsetSpec
+from kclient.errors import KafkaError
 from kclient.testing import memory_broker
 from kclient.testing.cancellation import Cancelled, at_every_checkpoint
 from kclient.types import OffsetAndMetadata, TopicPartition
@@ -19,7 +21,17 @@ pytestmark = pytest.mark.anyio
 T0 = TopicPartition("t", 0)
 TOPIC = ConfigResource(ConfigResourceType.TOPIC, "t")
 
+SPEC = AbortTransactionSpec(T0, 7, 0, 0)
+
+
+async def whatever_is_answered(call: Awaitable[Any]) -> None:
+    """A gateway does not know all of these calls, and there is no such transaction; cancelled they can be."""
+    with suppress(KafkaError):
+        await call
+
+
 CALLS: dict[str, Callable[[kclient.Admin], Awaitable[Any]]] = {
+    "abort_transaction": lambda admin: whatever_is_answered(admin.abort_transaction(SPEC)),
     "alter_configs": lambda admin: admin.alter_configs({TOPIC: {"retention.ms": "1000000"}}),
     "alter_group_offsets": lambda admin: admin.alter_group_offsets("g", {T0: 2}),
     "alter_partition_reassignments": lambda admin: admin.alter_partition_reassignments({T0: [1]}),
@@ -34,14 +46,20 @@ CALLS: dict[str, Callable[[kclient.Admin], Awaitable[Any]]] = {
     "describe_cluster": lambda admin: admin.describe_cluster(),
     "describe_configs": lambda admin: admin.describe_configs([TOPIC]),
     "describe_groups": lambda admin: admin.describe_groups(["g"]),
+    "describe_producers": lambda admin: whatever_is_answered(admin.describe_producers([T0])),
     "describe_topics": lambda admin: admin.describe_topics(["t"]),
+    "describe_transactions": lambda admin: whatever_is_answered(admin.describe_transactions(["x"])),
     "elect_leaders": lambda admin: admin.elect_leaders(ElectionType.PREFERRED, [T0]),
+    "fence_producers": lambda admin: whatever_is_answered(admin.fence_producers(["x"])),
+    "find_hanging_transactions": lambda admin: whatever_is_answered(admin.find_hanging_transactions([T0])),
+    "force_terminate_transaction": lambda admin: whatever_is_answered(admin.force_terminate_transaction("x")),
     "group_lag": lambda admin: admin.group_lag("g"),
     "list_group_offsets": lambda admin: admin.list_group_offsets("g"),
     "list_groups": lambda admin: admin.list_groups(),
     "list_offsets": lambda admin: admin.list_offsets({T0: OffsetSpec.LATEST}),
     "list_partition_reassignments": lambda admin: admin.list_partition_reassignments(),
     "list_topics": lambda admin: admin.list_topics(),
+    "list_transactions": lambda admin: whatever_is_answered(admin.list_transactions()),
     "reset_group_offsets": lambda admin: admin.reset_group_offsets("g", OffsetSpec.EARLIEST),
 }
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kclient.cli import cluster
+from kclient.cli import sheets
 from kclient.cli.app import run
 from kclient.inprocess import reset
 from kclient.sync import Admin, Gateway
@@ -117,6 +117,6 @@ def test_it_is_shown_anew_until_it_is_ended(
         if next(turns, None) is None:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(cluster.time, "sleep", sleep)
+    monkeypatch.setattr(sheets.time, "sleep", sleep)
     assert run(["cluster", "status", "--watch", "--output", "json"]) == 130
     assert len(capsys.readouterr().out.splitlines()) == 3

@@ -1,0 +1,70 @@
+"""What is looked at again and again: a table, or one object of JSON; once, or anew every second."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from kclient.cli import output
+from kclient.cli.errors import UsageError
+from kclient.sync import Admin
+
+WATCH_S = 1.0
+"""Seconds between two looks with `--watch`."""
+
+
+class Sheet(NamedTuple):
+    """A table, and the same as one object."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    fields: Mapping[str, Any]
+
+
+def sheet_of(title: str, columns: Sequence[str], objects: Sequence[Mapping[str, Any]], name: str) -> Sheet:
+    """A table of objects; as one object it is all of them under a name. Lists stand in a cell with blanks."""
+    rows = [[_cell(row[column]) for column in columns] for row in objects]
+    return Sheet(title, columns, rows, {name: list(objects)})
+
+
+def _cell(value: object) -> object:
+    return (" ".join(map(str, value)) or None) if isinstance(value, list) else value
+
+
+def show(look: Callable[[Admin], Sheet], settings: dict[str, object], *, form: str, watch: bool = False) -> int:
+    """Print what a look at the cluster finds; with `watch` again and again, until Ctrl-C."""
+    if form not in ("table", "json"):
+        raise UsageError(f"--output is table or json, not {form!r}")
+    with Admin(settings) as admin:
+        if not watch:
+            _print(look(admin), form)
+        elif form == "json" or not output.is_terminal():
+            while True:
+                _print(look(admin), form)
+                time.sleep(WATCH_S)
+        else:
+            _live(lambda: look(admin))
+    return 0
+
+
+def _print(sheet: Sheet, form: str) -> None:
+    if form == "json":
+        output.line(json.dumps(sheet.fields, ensure_ascii=False))
+    else:
+        output.table(sheet.columns, sheet.rows, title=sheet.title)
+
+
+def _live(look: Callable[[], Sheet]) -> None:
+    from rich.live import Live
+
+    def shown() -> Any:
+        sheet = look()
+        return output.rich_table(sheet.columns, sheet.rows, f"{sheet.title}  {time.strftime('%H:%M:%S')}")
+
+    with Live(shown(), auto_refresh=False) as live:
+        while True:
+            time.sleep(WATCH_S)
+            live.update(shown(), refresh=True)
