@@ -87,7 +87,7 @@ ALONE = tests/simulation tests/unit tests/fuzz
 
 ## make test         set up, then lint and every test
 test: $(STAMP) lint
-	$(PYTEST) $(ALONE) -m "not long" -n 2 $(COVER)
+	$(PYTEST) $(ALONE) -m "not long" -n 2 --in-turn $(COVER)
 	$(PYTEST) tests $(ALONE:%=--ignore=%) -m "not long" $(COVER)
 
 # Following every line takes half as long again.
@@ -97,10 +97,11 @@ coverage: $(STAMP)
 	$(MAKE) --no-print-directory test COVER='--cov --cov-append --cov-report='
 	$(BIN)/coverage report
 
-## make test-long    the sweeps and soaks that make test leaves out: hours
+## make test-long    the sweeps, soaks and pairs of loop and store that make test leaves out: hours
 test-long: $(STAMP)
 	$(PYTEST) tests/simulation -m long -n 2 -o faulthandler_timeout=4000
 	$(PYTEST) tests --ignore=tests/simulation -m long -o faulthandler_timeout=4000
+	$(PYTEST) tests/unit -m "not long" -n 2
 	$(PYTEST) tests/unit/gateway tests/unit/gateway_groups -m "not long" -n 2 --mapping multilevel
 	$(PYTEST) tests/unit/gateway tests/unit/gateway_groups -m "not long" -n 2 --mapping broker
 	$(PYTEST) tests/unit/gateway tests/unit/gateway_groups -m "not long" -n 2 --mapping virtual

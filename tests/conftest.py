@@ -181,6 +181,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--mapping", default="domain", help="how topics of the gateway's tests lie in HTP")
     parser.addoption("--one-loop", action="store_true", help="run each test of both event loops on one, half on each")
     parser.addoption("--one-store", action="store_true", help="run each test with `url` over one store, half over each")
+    parser.addoption(
+        "--in-turn", action="store_true", help="run tests of loops and stores on each, but not on each pair"
+    )
 
 
 AGAIN = {
@@ -195,27 +198,53 @@ def _alike(file: re.Match[str]) -> str:
     return next((kind for kind, names in AGAIN.items() if file[1] in names), file[0])
 
 
+_LOOP = re.compile(r"(?<=[\[-])(asyncio|trio)(?=[\]-])")
+_STORE = re.compile(r"(?<=[\[-])(memory|embedded)(?=[\]-])")
+_PLACE = re.compile(r"(?<=^tests/unit/)gateway_\w+/test_gateway_on_(\w+)\.py")
+
+
+def _in_turn(item: pytest.Item) -> bool:
+    """Whether it is this pair's turn: of two loops and two stores two pairs run, that have all four in them."""
+    name = item.nodeid
+    loop = _LOOP.search(name)
+    store = _STORE.search(name) if isinstance(item, pytest.Function) and "url" in item.fixturenames else None
+    if loop is None or (store is None and not _PLACE.search(name)):
+        return True
+    alike = _LOOP.sub("", name if store is None else _STORE.sub("", name))
+    other = zlib.crc32(alike.encode()) % 2 == 1
+    return (loop[0] == "trio") != ((store is not None and store[0] == "embedded") != other)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """With `--one-loop` and `--one-store` the names of tests decide where they run, so that it is always the same.
+
+    So they do with `--in-turn`: tests that run once more over another mapping or store (`AGAIN`) have one loop each.
 
     A store is chosen where it is only what a gateway lies over (the fixture `url`); tests of stores run over each. Of
     places where the same tests of the gateway run again (`AGAIN`), one is chosen. Three of four are over the store in
     memory: over an embedded one a test takes four times as long, and what that one does by itself has tests of its own.
     """
     one_loop, one_store = config.getoption("one_loop"), config.getoption("one_store")
+    if config.getoption("in_turn"):
+        _keep(config, items, [item for item in items if _in_turn(item)])
     by_name: dict[str, list[pytest.Item]] = {}
     for item in items:
         name = item.nodeid
         if one_loop:
-            name = re.sub(r"(?<=[\[-])(asyncio|trio)(?=[\]-])", "", name)
+            name = _LOOP.sub("", name)
         if one_store and isinstance(item, pytest.Function) and "url" in item.fixturenames:
-            name = re.sub(r"(?<=[\[-])(memory|embedded)(?=[\]-])", "", name)
+            name = _STORE.sub("", name)
         if one_store:
-            name = re.sub(r"(?<=^tests/unit/)gateway_\w+/test_gateway_on_(\w+)\.py", _alike, name)
+            name = _PLACE.sub(_alike, name)
         in_memory = one_store and re.search(r"[\[-]memory[\]-]", item.nodeid)
         by_name.setdefault(name, []).extend([item] * (3 if in_memory else 1))
     chosen = {id(alike[zlib.crc32(name.encode()) % len(alike)]) for name, alike in by_name.items()}
-    if len(chosen) < len(items):
-        config.hook.pytest_deselected(items=[item for item in items if id(item) not in chosen])
-        items[:] = [item for item in items if id(item) in chosen]
+    _keep(config, items, [item for item in items if id(item) in chosen])
+
+
+def _keep(config: pytest.Config, items: list[pytest.Item], kept: list[pytest.Item]) -> None:
+    if len(kept) < len(items):
+        left_out = {id(item) for item in items} - {id(item) for item in kept}
+        config.hook.pytest_deselected(items=[item for item in items if id(item) in left_out])
+        items[:] = kept
