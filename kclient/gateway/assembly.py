@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from kclient.concurrency import TaskHandle, loop_soon
+from kclient.concurrency import Supervisor, loop_soon
 from kclient.gateway.access import Access
 from kclient.gateway.append_memory import AppendMemory
 from kclient.gateway.change_feed import ChangeFeed
@@ -56,6 +55,8 @@ from kclient.gateway.opening_ahead import Opener
 from kclient.gateway.ownership import HeldLease
 from kclient.gateway.partition_stores import PartitionStores, shared_store
 from kclient.gateway.partitions import PartitionTable
+from kclient.gateway.peer_calls.names import is_gateway
+from kclient.gateway.peer_calls.routing import ClusterPeers
 from kclient.gateway.peers import LocalPeers, NoTransactions, Peers
 from kclient.gateway.producer_ids import ProducerIds
 from kclient.gateway.producer_windows import ProducerLimit
@@ -74,11 +75,9 @@ from kclient.gateway.virtual import SharedStore
 from kclient.gateway.workers import Workers
 from kclient.htp.port import CAP_SHARED, Broker, Manager
 from kclient.memory_ledger import MemoryPart
+from kclient.net.address import Address
 from kclient.net.fair_queue import FairQueue
 
-Spawn = Callable[..., TaskHandle]
-"""`spawn(async_function, *args, name="...")`: a background task owned by the gateway. Its failure is the gateway's
-failure; expected errors are handled inside."""
 SERVES_TRANSACTIONS: bool = False
 """Whether transactions are coordinated. Until what `docs/internals/transactions.md` plans is there they are refused."""
 _TOPICS_SHARE, _APPENDS_SHARE, _BATCHES_SHARE = 4, 8, 8
@@ -115,6 +114,8 @@ class Assembly:
     transactions: TransactionCoordinator | None
     """None while transactions are refused."""
     peers: Peers
+    peer_calls: ClusterPeers | None
+    """The same, where other gateways are asked too: while transactions are coordinated."""
     producer_ids: ProducerIds
     retention: Retention
     opener: Opener
@@ -158,7 +159,9 @@ async def assemble(
     leadership: Leadership,
     cluster: ClusterView,
     memory: MemoryPart,
-    spawn: Spawn,
+    supervisor: Supervisor,
+    *,
+    address: Address | None,
 ) -> Assembly:
     """Make the parts of a gateway, with the settings in force that were changed while one ran.
 
@@ -174,11 +177,13 @@ async def assemble(
         leadership: What it leads.
         cluster: The other gateways.
         memory: What it holds.
-        spawn: Starts a task of the gateway.
+        supervisor: Runs its tasks: the failure of one is its failure; expected errors are handled inside.
+        address: Under which clients name the store instead of a host; None if they cannot.
 
     Raises:
         HtpError: The settings that were changed cannot be read from the store.
     """
+    spawn = supervisor.spawn
     clock, shields, workers, queue = Clock(), Shields(), Workers(), FairQueue(loop_soon())
     producers = ProducerLimit(config.get_int("producer.id.cache.size"), memory.account("producers"))
     appends = AppendMemory(memory.limited("appends", _APPENDS_SHARE))
@@ -234,7 +239,13 @@ async def assemble(
             manager=manager, lease=lease, claims=claims, producer_ids=producer_ids, shields=shields, flow=queue.flow(),
             clock=clock, memory=memory.account("transactions"), spawn=spawn,
         )  # fmt: skip
-    peers = LocalPeers(topics, partitions, NoTransactions() if transactions is None else transactions)
+    local = LocalPeers(topics, partitions, NoTransactions() if transactions is None else transactions)
+    peer_calls = None
+    if transactions is not None:
+        peer_calls = ClusterPeers(
+            local, identity, topics, leadership, generations, cluster, store=address, supervisor=supervisor
+        )
+    peers = local if peer_calls is None else peer_calls
     table = HandlerTable(
         [
             ProduceHandler(access, partitions, leadership, workers, clock, peers, appends, batches, spawn),
@@ -269,7 +280,7 @@ async def assemble(
             AlterConfigsHandler(identity.node_id, config, access, catalogue, dynamic),
             IncrementalAlterConfigsHandler(identity.node_id, config, access, catalogue, dynamic),
             *group_handlers(leadership, access, groups, clock),
-            *transaction_handlers(access, transactions, peers, topics),
+            *transaction_handlers(access, transactions, local, topics, cluster),
         ],
         Features() if transactions is None else Features([Feature("transaction.version", 0, 2, 2)], epoch=0),
     )
@@ -292,6 +303,7 @@ async def assemble(
         groups=groups,
         transactions=transactions,
         peers=peers,
+        peer_calls=peer_calls,
         producer_ids=producer_ids,
         retention=retention,
         opener=Opener(topics, partitions, clock),
@@ -325,15 +337,20 @@ def group_handlers(leadership: Leadership, access: Access, groups: GroupCoordina
 
 
 def transaction_handlers(
-    access: Access, transactions: TransactionCoordinator | None, peers: Peers, topics: TopicTable
+    access: Access,
+    transactions: TransactionCoordinator | None,
+    local: LocalPeers,
+    topics: TopicTable,
+    cluster: ClusterView,
 ) -> list[Handler]:
     """Who answers what is asked of transactions; nobody where there are none."""
     if transactions is None:
         return []
+    from_gateway = partial(is_gateway, gateways=cluster)
     return [
-        AddPartitionsToTxnHandler(access, transactions),
+        AddPartitionsToTxnHandler(access, transactions, topics, from_gateway),
         EndTxnHandler(access, transactions),
-        WriteTxnMarkersHandler(access, peers),
+        WriteTxnMarkersHandler(access, local, topics, from_gateway),
         DescribeTransactionsHandler(access, transactions, topics),
         ListTransactionsHandler(access, transactions),
     ]

@@ -23,7 +23,7 @@ from kclient.gateway.gateway_metrics import gateway_metrics
 from kclient.gateway.identity import Identity, cluster_id_of
 from kclient.gateway.leadership import AssignedLeadership
 from kclient.gateway.listening import advertised, listen
-from kclient.gateway.local import Presence, local_address
+from kclient.gateway.local import Presence, local_address, store_of
 from kclient.gateway.mapping import mapping_for
 from kclient.gateway.membership import ClusterView
 from kclient.gateway.metrics import Metric, MetricRegistry
@@ -464,9 +464,10 @@ class Gateway:
         cluster = ClusterView(manager, node_id, lease=part.registered)
         leadership = AssignedLeadership(identity, rack, generations, epochs, cluster)
         self._memory = process_memory().part(self._config.get_int("connections.max.memory.bytes"), LoopHandle())
+        address = None if self._presence is None else store_of(self._presence.address)
         return await assemble(
             self._config, self._mapping, manager, broker, held, identity, generations, epochs, leadership, cluster,
-            self._memory, self._supervisor.spawn,
+            self._memory, self._supervisor, address=address,
         )  # fmt: skip
 
     async def _register(self, parts: Assembly, part: Participation) -> None:
@@ -553,6 +554,8 @@ class Gateway:
         parts.requests.drain()
         if parts.transactions is not None:
             parts.transactions.close()
+        if parts.peer_calls is not None:
+            parts.peer_calls.close()
         healthy = self._supervisor.failure is None
         left = max(end - anyio.current_time(), _LEAST_S)
         if healthy:

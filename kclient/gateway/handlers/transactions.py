@@ -5,15 +5,18 @@ The decisions are those of `kclient.gateway.transactions`; here requests become 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from kclient.errors import ErrorCode, KafkaError
-from kclient.gateway.access import AclOperation, ResourceType
+import anyio
+
+from kclient.errors import ClusterAuthorizationError, ErrorCode, KafkaError, UnknownTopicOrPartitionError
+from kclient.gateway.access import CLUSTER_NAME, AclOperation, ResourceType
 from kclient.gateway.error_codes import Role, code_of
 from kclient.gateway.handlers.handler import Finish, Handler, VersionRange
 from kclient.gateway.partition_id import PartitionId
+from kclient.gateway.peer_calls.names import named_id
 from kclient.gateway.peers import EndOfTransaction, TransactionOf
 from kclient.gateway.transaction import ProducerIdentity
 from kclient.protocol.messages.transactions import (
@@ -23,6 +26,7 @@ from kclient.protocol.messages.transactions import (
     AddPartitionsToTxnResult,
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTopicResult,
+    AddPartitionsToTxnTransaction,
     EndTxnRequest,
     EndTxnResponse,
     WritableTxnMarker,
@@ -38,13 +42,16 @@ from kclient.records import EndMarker
 if TYPE_CHECKING:
     from kclient.gateway.access import Access
     from kclient.gateway.contexts import ConnectionContext, RequestContext
-    from kclient.gateway.peers import Peers
+    from kclient.gateway.peers import LocalPeers
+    from kclient.gateway.topics.table import TopicTable
     from kclient.gateway.transactions.coordinator import TransactionCoordinator
 
 _FROM_BROKERS_SINCE: Final = 4
 """AddPartitionsToTxn comes from brokers from this version on, for many transactions."""
 _BUMPS_SINCE: Final = 5
 """EndTxn gives the producer the next epoch from this version on (KIP-890)."""
+FromGateway = Callable[[str | None], bool]
+"""Whether a request is another gateway's, by its client id."""
 _FENCED_SINCE: Final = 2
 """From this version on clients of both know PRODUCER_FENCED."""
 
@@ -63,16 +70,22 @@ class AddPartitionsToTxnHandler(Handler):
     VERSIONS: ClassVar[VersionRange] = (0, 5)
     ROLE: ClassVar[Role] = Role.GROUPS
 
-    def __init__(self, access: Access, transactions: TransactionCoordinator) -> None:
+    def __init__(
+        self, access: Access, transactions: TransactionCoordinator, topics: TopicTable, from_gateway: FromGateway
+    ) -> None:
         self._access = access
         self._transactions = transactions
+        self._topics = topics
+        self._from_gateway = from_gateway
 
     def begin(self, request: AddPartitionsToTxnRequest, context: RequestContext) -> Finish:
         """Have the coordinator look at each transaction."""
         client = context.connection
         if context.api_version >= _FROM_BROKERS_SINCE:
-            self._access.check_cluster(client, AclOperation.CLUSTER_ACTION)
-            return partial(self._finish_many, request, client)
+            trusted = self._from_gateway(context.client_id)
+            if not trusted:
+                self._access.check_cluster(client, AclOperation.CLUSTER_ACTION)
+            return partial(self._finish_many, request, client, trusted)
         name = request.v3_and_below_transactional_id
         self._access.check(client, AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, name)
         return partial(self._finish_one, request, context)
@@ -98,34 +111,52 @@ class AddPartitionsToTxnHandler(Handler):
         )
 
     async def _finish_many(
-        self, request: AddPartitionsToTxnRequest, client: ConnectionContext
+        self, request: AddPartitionsToTxnRequest, client: ConnectionContext, trusted: bool
     ) -> AddPartitionsToTxnResponse:
-        response = AddPartitionsToTxnResponse()
-        for each in request.transactions:
-            found, refused = self._look_up(each.topics, client, None)
-            codes: dict[tuple[str, int], int] = {}
-            transaction = TransactionOf(each.transactional_id, each.producer_id, each.producer_epoch)
-            try:
-                outcomes = await self._transactions.verify(transaction, found.values(), add=not each.verify_only)
-                codes = {place: outcomes[partition] for place, partition in found.items()}
-            except KafkaError as error:
-                codes = dict.fromkeys(found, code_of(error, self.ROLE))
-            response.results_by_transaction.append(
-                AddPartitionsToTxnResult(
-                    transactional_id=each.transactional_id, topic_results=_results(each.topics, codes | refused)
-                )
-            )
-        return response
+        answers: list[AddPartitionsToTxnResult] = [AddPartitionsToTxnResult() for _ in request.transactions]
+        async with anyio.create_task_group() as tasks:  # none waits for the commit of another
+            for each, answer in zip(request.transactions, answers, strict=True):
+                tasks.start_soon(self._verify, each, answer, client, trusted)
+        return AddPartitionsToTxnResponse(results_by_transaction=answers)
+
+    async def _verify(
+        self,
+        asked: AddPartitionsToTxnTransaction,
+        answer: AddPartitionsToTxnResult,
+        client: ConnectionContext,
+        trusted: bool,
+    ) -> None:
+        found, refused = self._look_up(asked.topics, client, None, trusted=trusted)
+        codes: dict[tuple[str, int], int] = {}
+        transaction = TransactionOf(asked.transactional_id, asked.producer_id, asked.producer_epoch)
+        try:
+            outcomes = await self._transactions.verify(transaction, found.values(), add=not asked.verify_only)
+            codes = {place: outcomes[partition] for place, partition in found.items()}
+        except KafkaError as error:
+            codes = dict.fromkeys(found, code_of(error, self.ROLE))
+        answer.transactional_id = asked.transactional_id
+        answer.topic_results = _results(asked.topics, codes | refused)
 
     def _look_up(
-        self, topics: Sequence[AddPartitionsToTxnTopic], client: ConnectionContext, operation: AclOperation | None
+        self,
+        topics: Sequence[AddPartitionsToTxnTopic],
+        client: ConnectionContext,
+        operation: AclOperation | None,
+        *,
+        trusted: bool = False,
     ) -> tuple[dict[tuple[str, int], PartitionId], dict[tuple[str, int], int]]:
         """The partitions by topic and number, and the codes of those that cannot be used."""
         found: dict[tuple[str, int], PartitionId] = {}
         refused: dict[tuple[str, int], int] = {}
         for topic in topics:
+            topic_id = named_id(topic.name) if trusted else None
             try:
-                record = self._access.topic(client, operation or AclOperation.DESCRIBE, topic.name)
+                if topic_id is None:
+                    record = self._access.topic(client, operation or AclOperation.DESCRIBE, topic.name)
+                else:
+                    record = self._topics.by_id(topic_id)
+                    if record is None:
+                        raise UnknownTopicOrPartitionError(f"there is no topic {topic.name}")
             except KafkaError as error:
                 refused |= {(topic.name, number): code_of(error) for number in topic.partitions}
                 continue
@@ -199,23 +230,35 @@ class EndTxnHandler(Handler):
 
 
 class WriteTxnMarkersHandler(Handler):
-    """Appends the ends of transactions: asked for by coordinators, and by tools that end hanging transactions."""
+    """Appends the ends of transactions to partitions that are led here, for the coordinators of other gateways.
+
+    Tools that end hanging transactions may do so too, where an authorizer can tell who they are.
+    """
 
     API: ClassVar[ApiKey] = ApiKey.WRITE_TXN_MARKERS
     VERSIONS: ClassVar[VersionRange] = (1, 2)
 
-    def __init__(self, access: Access, peers: Peers) -> None:
+    def __init__(self, access: Access, local: LocalPeers, topics: TopicTable, from_gateway: FromGateway) -> None:
         self._access = access
-        self._peers = peers
+        self._local = local
+        self._topics = topics
+        self._from_gateway = from_gateway
 
     def begin(self, request: WriteTxnMarkersRequest, context: RequestContext) -> Finish:
         """Append them; the answer waits until they are durable."""
-        if not self._access.allows(context.connection, AclOperation.ALTER, ResourceType.CLUSTER, "kafka-cluster"):
-            self._access.check_cluster(context.connection, AclOperation.CLUSTER_ACTION)
-        return partial(self._finish, request, context.connection)
+        client = context.connection
+        trusted = self._from_gateway(context.client_id)
+        if not trusted:
+            if self._access.authorizer is None:
+                raise ClusterAuthorizationError("ends of transactions are taken from the gateways of the store only")
+            if not self._access.allows(client, AclOperation.ALTER, ResourceType.CLUSTER, CLUSTER_NAME):
+                self._access.check_cluster(client, AclOperation.CLUSTER_ACTION)
+        return partial(self._finish, request, client, trusted)
 
-    async def _finish(self, request: WriteTxnMarkersRequest, client: ConnectionContext) -> WriteTxnMarkersResponse:
-        places = [self._look_up(marker, client) for marker in request.markers]
+    async def _finish(
+        self, request: WriteTxnMarkersRequest, client: ConnectionContext, trusted: bool
+    ) -> WriteTxnMarkersResponse:
+        places = [self._look_up(marker, client, trusted) for marker in request.markers]
         ends = [
             EndOfTransaction(
                 marker.producer_id,
@@ -227,7 +270,7 @@ class WriteTxnMarkersHandler(Handler):
             for marker, found in zip(request.markers, places, strict=True)
         ]
         response = WriteTxnMarkersResponse()
-        outcomes = await self._peers.write_markers(ends)
+        outcomes = await self._local.write_markers(ends)
         for marker, found, codes in zip(request.markers, places, outcomes, strict=True):
             result = WritableTxnMarkerResult(producer_id=marker.producer_id)
             for topic in marker.topics:
@@ -240,10 +283,16 @@ class WriteTxnMarkersHandler(Handler):
             response.markers.append(result)
         return response
 
-    def _look_up(self, marker: WritableTxnMarker, client: ConnectionContext) -> dict[tuple[str, int], PartitionId]:
+    def _look_up(
+        self, marker: WritableTxnMarker, client: ConnectionContext, trusted: bool
+    ) -> dict[tuple[str, int], PartitionId]:
         found: dict[tuple[str, int], PartitionId] = {}
         for topic in marker.topics:
-            record = self._access.find(client, AclOperation.DESCRIBE, topic.name, None)
+            topic_id = named_id(topic.name) if trusted else None
+            if topic_id is None:
+                record = self._access.find(client, AclOperation.DESCRIBE, topic.name, None)
+            else:
+                record = self._topics.by_id(topic_id)
             if record is not None:
                 found |= {
                     (topic.name, number): PartitionId(record.topic_id, number)

@@ -1,22 +1,18 @@
 """Transactions go on though their coordinators and the leaders of their partitions are other gateways from now on.
 
-What gateways ask of one another goes straight from one to another here, by value.
+The gateways ask one another over TCP.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 
 import anyio
-import anyio.lowlevel
 import pytest
 
 from kclient.errors import ErrorCode as E
-from kclient.errors import NotCoordinatorError
 from kclient.gateway import Gateway
-from kclient.gateway.partition_id import PartitionId
-from kclient.gateway.peers import EndOfTransaction, LocalPeers, Outcomes, TransactionOf
 from kclient.htp import open_store
 from tests.gateway_wire import Wire, names
 from tests.unit.gateway_cluster.together import joined
@@ -25,6 +21,7 @@ from tests.unit.gateway_transactions.transacting import ByHand, committed_values
 pytestmark = pytest.mark.anyio
 
 PARTITIONS = 4
+LISTEN = "127.0.0.1:0"
 PASSING = {
     E.NOT_COORDINATOR, E.COORDINATOR_NOT_AVAILABLE, E.COORDINATOR_LOAD_IN_PROGRESS, E.NOT_LEADER_OR_FOLLOWER,
     E.NOT_ENOUGH_REPLICAS, E.KAFKA_STORAGE_ERROR, E.CONCURRENT_TRANSACTIONS, E.UNKNOWN_TOPIC_OR_PARTITION,
@@ -35,40 +32,8 @@ PASSING = {
 class Cluster:
     """Gateways that reach one another."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self) -> None:
         self.gateways: list[tuple[Gateway, Wire]] = []
-        whole = LocalPeers.write_markers
-
-        async def verify(
-            _: LocalPeers, transaction: TransactionOf, partitions: Collection[PartitionId], *, add: bool
-        ) -> Outcomes:
-            await anyio.lowlevel.checkpoint()
-            for gateway, _wire in self.gateways:
-                parts = gateway.parts
-                if parts.leadership.coordinates(transaction.transactional_id):
-                    assert parts.transactions is not None
-                    return await parts.transactions.verify(transaction, list(partitions), add=add)
-            raise NotCoordinatorError("nobody coordinates it now")
-
-        async def write(_: LocalPeers, ends: Sequence[EndOfTransaction]) -> list[Outcomes]:
-            answers: list[Outcomes] = []
-            for end in ends:
-                outcomes: dict[PartitionId, int] = {}
-                for each in end.partitions:
-                    outcomes[each] = E.NOT_LEADER_OR_FOLLOWER
-                    for gateway, _wire in self.gateways:
-                        parts = gateway.parts
-                        record = parts.topics.by_id(each.topic_id)
-                        if record is not None and parts.leadership.leads(record, each.partition):
-                            peers = parts.peers
-                            assert isinstance(peers, LocalPeers)
-                            outcomes |= (await whole(peers, [end._replace(partitions=[each])]))[0]
-                            break
-                answers.append(outcomes)
-            return answers
-
-        monkeypatch.setattr(LocalPeers, "verify", verify)
-        monkeypatch.setattr(LocalPeers, "write_markers", write)
 
     def coordinator(self, name: str) -> Wire:
         for gateway, wire in self.gateways:
@@ -112,11 +77,11 @@ class Cluster:
 
 
 @pytest.mark.parametrize("grace", [5.0, 0.0], ids=["handed over", "taken over"])
-async def test_transactions_go_on_while_gateways_come_and_go(monkeypatch: pytest.MonkeyPatch, grace: float) -> None:
-    cluster = Cluster(monkeypatch)
+async def test_transactions_go_on_while_gateways_come_and_go(grace: float) -> None:
+    cluster = Cluster()
     async with open_store(f"memory:{next(names)}") as store, AsyncExitStack() as stack:
         for node_id in (1, 2):
-            cluster.gateways.append(await stack.enter_async_context(joined(store, node_id)))
+            cluster.gateways.append(await stack.enter_async_context(joined(store, node_id, listen=LISTEN)))
         await cluster.gateways[0][1].create("t", PARTITIONS)
         with anyio.fail_after(20):
             while any(gateway.parts.topics.get("t") is None for gateway, _ in cluster.gateways):
@@ -132,7 +97,7 @@ async def test_transactions_go_on_while_gateways_come_and_go(monkeypatch: pytest
                 await cluster.transact(producer, number, commit=number % 2 == 0)
 
         await round_of(0)
-        cluster.gateways.append(await stack.enter_async_context(joined(store, 3)))
+        cluster.gateways.append(await stack.enter_async_context(joined(store, 3, listen=LISTEN)))
         await round_of(1)
         await round_of(2)
         gone, _ = cluster.gateways.pop(0)

@@ -1,0 +1,162 @@
+"""The two requests that gateways send to one another: which they are, how much goes into one, what answers mean."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
+
+from kclient.errors import ErrorCode
+from kclient.gateway.partition_id import PartitionId
+from kclient.gateway.peer_calls.names import named_id, wire_name
+from kclient.gateway.peers import EndOfTransaction, TransactionOf
+from kclient.protocol.message import ApiMessage
+from kclient.protocol.messages.transactions import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+)
+from kclient.protocol.registry import ApiKey
+
+W_contra = TypeVar("W_contra", contravariant=True)
+
+Partitions = Collection[PartitionId]
+Codes = dict[PartitionId, int]
+"""Kafka's error code for each partition."""
+
+
+class Question(NamedTuple):
+    """What the coordinator of a transaction is asked."""
+
+    transaction: TransactionOf
+    add: bool
+
+
+class Kind(Protocol[W_contra]):
+    """A request of many calls."""
+
+    api: ApiKey
+    version: int
+    """The only one that is spoken: a gateway that does not know it is an earlier one."""
+    timeout_s: float
+    """Seconds after which a gateway that has not answered is given up, with the connection."""
+    unanswered: int
+    """The code of a partition of which an answer says nothing: it can be tried again."""
+
+    def size(self, what: W_contra) -> int:
+        """Bytes that a call takes in a request beside its partitions, at most."""
+        ...
+
+    def request(self, calls: Sequence[tuple[W_contra, Partitions]]) -> ApiMessage:
+        """The request."""
+        ...
+
+    def answers(self, response: Any) -> tuple[int, Iterator[Codes]]:
+        """The code of the whole, and those of the calls in their order."""
+        ...
+
+
+class Verify:
+    """AddPartitionsToTxn of brokers: are partitions in transactions, or are they to join?"""
+
+    api: ApiKey = ApiKey.ADD_PARTITIONS_TO_TXN
+    version: int = 5
+    timeout_s: float = 10.0
+    unanswered: int = ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+    def size(self, what: Question) -> int:
+        """The transactional id is the most of it."""
+        return 64 + 4 * len(what.transaction.transactional_id)
+
+    def request(self, calls: Sequence[tuple[Question, Partitions]]) -> AddPartitionsToTxnRequest:
+        """A transaction for each call; one may be named more than once."""
+        return AddPartitionsToTxnRequest(
+            transactions=[
+                AddPartitionsToTxnTransaction(
+                    transactional_id=what.transaction.transactional_id,
+                    producer_id=what.transaction.producer_id,
+                    producer_epoch=what.transaction.producer_epoch,
+                    verify_only=not what.add,
+                    topics=[
+                        AddPartitionsToTxnTopic(name=name, partitions=numbers) for name, numbers in _topics(partitions)
+                    ],
+                )
+                for what, partitions in calls
+            ]
+        )
+
+    def answers(self, response: Any) -> tuple[int, Iterator[Codes]]:
+        """In the order of the request."""
+        return response.error_code, (
+            _codes(
+                (topic.name, row.partition_index, row.partition_error_code)
+                for topic in result.topic_results
+                for row in topic.results_by_partition
+            )
+            for result in response.results_by_transaction
+        )
+
+
+class WriteEnds:
+    """WriteTxnMarkers, which says whether an end has a greater epoch since version 2 (KIP-1228)."""
+
+    api: ApiKey = ApiKey.WRITE_TXN_MARKERS
+    version: int = 2
+    timeout_s: float = 15.0
+    """More than the other waits for its store (`peers.LocalPeers`)."""
+    unanswered: int = ErrorCode.REQUEST_TIMED_OUT
+
+    def size(self, what: EndOfTransaction) -> int:
+        """Numbers only."""
+        return 64
+
+    def request(self, calls: Sequence[tuple[EndOfTransaction, Partitions]]) -> WriteTxnMarkersRequest:
+        """A marker for each call."""
+        return WriteTxnMarkersRequest(
+            markers=[
+                WritableTxnMarker(
+                    producer_id=what.producer_id,
+                    producer_epoch=what.producer_epoch,
+                    transaction_result=what.marker.committed,
+                    topics=[
+                        WritableTxnMarkerTopic(name=name, partition_indexes=numbers)
+                        for name, numbers in _topics(partitions)
+                    ],
+                    coordinator_epoch=what.marker.coordinator_epoch,
+                    transaction_version=what.transaction_version,
+                )
+                for what, partitions in calls
+            ]
+        )
+
+    def answers(self, response: Any) -> tuple[int, Iterator[Codes]]:
+        """In the order of the request."""
+        return ErrorCode.NONE, (
+            _codes(
+                (topic.name, row.partition_index, row.error_code) for topic in result.topics for row in topic.partitions
+            )
+            for result in response.markers
+        )
+
+
+VERIFY: Final = Verify()
+WRITE_ENDS: Final = WriteEnds()
+
+
+def _topics(partitions: Partitions) -> Iterator[tuple[str, list[int]]]:
+    by_topic: dict[bytes, list[int]] = {}
+    for each in partitions:
+        by_topic.setdefault(each.topic_id, []).append(each.partition)
+    for topic_id, numbers in by_topic.items():
+        yield wire_name(topic_id), numbers
+
+
+def _codes(rows: Iterable[tuple[str, int, int]]) -> Codes:
+    found: Codes = {}
+    for name, number, code in rows:
+        topic_id = named_id(name)
+        if topic_id is not None:
+            found[PartitionId(topic_id, number)] = code
+    return found
