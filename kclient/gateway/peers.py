@@ -1,9 +1,9 @@
 """What the gateways of a cluster ask of one another: leaders of partitions, and coordinators of transactions.
 
 Each of them leads some partitions and coordinates some transactions, so a transaction's coordinator and the leaders
-of its partitions may be different gateways. Whoever needs another one asks `Peers`, which knows where it is. Today one
-gateway is all there is, and `LocalPeers` makes the calls in the process. Partitions are named by the ids of their
-topics: one that was deleted and made anew is another one.
+of its partitions may be different gateways. Whoever needs another one asks `Peers`, which knows where it is:
+`LocalPeers` makes the calls in the process, `peer_calls.ClusterPeers` those to others. Partitions are named by the ids
+of their topics: one that was deleted and made anew is another one.
 """
 
 from __future__ import annotations
@@ -100,12 +100,12 @@ class NoTransactions:
 
 
 class LocalPeers:
-    """The only gateway.
+    """This gateway, as if it were the only one.
 
     Args:
         topics: All topics.
         partitions: Their partitions.
-        coordinator: Of all transactions.
+        coordinator: Of transactions.
     """
 
     def __init__(self, topics: TopicTable, partitions: PartitionTable, coordinator: TransactionVerifier) -> None:
@@ -117,10 +117,18 @@ class LocalPeers:
         """Asks the coordinator here."""
         return await self._coordinator.verify(transaction, partitions, add=add)
 
-    async def write_markers(self, ends: Sequence[EndOfTransaction]) -> list[Outcomes]:
-        """Appends all of them, then waits for them; one whose store hangs holds up the answer for a while only."""
+    async def write_markers(
+        self, ends: Sequence[EndOfTransaction], *, patience_s: float = _PATIENCE_S
+    ) -> list[Outcomes]:
+        """Appends all of them, then waits for them; one whose store hangs holds up the answer for a while only.
+
+        Args:
+            ends: They.
+            patience_s: Seconds for which partitions are waited for to be opened, and then ends to be durable.
+        """
         appends: list[dict[PartitionId, Append | int]] = [{} for _ in ends]
         async with anyio.create_task_group() as tasks:
+            tasks.cancel_scope.deadline = anyio.current_time() + patience_s
             for end, found in zip(ends, appends, strict=True):
                 for each in end.partitions:
                     appended = self._append(end, each)
@@ -128,12 +136,13 @@ class LocalPeers:
                         tasks.start_soon(self._append_soon, appended, end, each, found)
                     else:
                         found[each] = appended
-        with anyio.move_on_after(_PATIENCE_S):
+        with anyio.move_on_after(patience_s):
             for found in appends:
                 for append in found.values():
                     await _durable(append)
         return [
-            {each: _outcome(found[each]) for each in end.partitions} for end, found in zip(ends, appends, strict=True)
+            {each: _outcome(found.get(each, ErrorCode.REQUEST_TIMED_OUT)) for each in end.partitions}
+            for end, found in zip(ends, appends, strict=True)
         ]
 
     def _append(self, end: EndOfTransaction, wanted: PartitionId) -> Append | Partition | int:

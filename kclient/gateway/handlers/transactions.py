@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from kclient.gateway.access import Access
     from kclient.gateway.contexts import ConnectionContext, RequestContext
     from kclient.gateway.peers import LocalPeers
+    from kclient.gateway.topics.record import TopicRecord
     from kclient.gateway.topics.table import TopicTable
     from kclient.gateway.transactions.coordinator import TransactionCoordinator
 
@@ -50,6 +51,8 @@ _FROM_BROKERS_SINCE: Final = 4
 """AddPartitionsToTxn comes from brokers from this version on, for many transactions."""
 _BUMPS_SINCE: Final = 5
 """EndTxn gives the producer the next epoch from this version on (KIP-890)."""
+_PATIENCE_S: Final = 2.0
+"""Seconds that one transaction may hold up the answer to a request of many: then it is to be asked for again."""
 FromGateway = Callable[[str | None], bool]
 """Whether a request is another gateway's, by its client id."""
 _FENCED_SINCE: Final = 2
@@ -127,11 +130,12 @@ class AddPartitionsToTxnHandler(Handler):
         trusted: bool,
     ) -> None:
         found, refused = self._look_up(asked.topics, client, None, trusted=trusted)
-        codes: dict[tuple[str, int], int] = {}
         transaction = TransactionOf(asked.transactional_id, asked.producer_id, asked.producer_epoch)
         try:
-            outcomes = await self._transactions.verify(transaction, found.values(), add=not asked.verify_only)
-            codes = {place: outcomes[partition] for place, partition in found.items()}
+            codes = dict.fromkeys(found, int(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+            with anyio.move_on_after(_PATIENCE_S):
+                outcomes = await self._transactions.verify(transaction, found.values(), add=not asked.verify_only)
+                codes = {place: outcomes[partition] for place, partition in found.items()}
         except KafkaError as error:
             codes = dict.fromkeys(found, code_of(error, self.ROLE))
         answer.transactional_id = asked.transactional_id
@@ -151,12 +155,10 @@ class AddPartitionsToTxnHandler(Handler):
         for topic in topics:
             topic_id = named_id(topic.name) if trusted else None
             try:
-                if topic_id is None:
-                    record = self._access.topic(client, operation or AclOperation.DESCRIBE, topic.name)
+                if topic_id is not None:
+                    record = self._by_id(topic_id)
                 else:
-                    record = self._topics.by_id(topic_id)
-                    if record is None:
-                        raise UnknownTopicOrPartitionError(f"there is no topic {topic.name}")
+                    record = self._access.topic(client, operation or AclOperation.DESCRIBE, topic.name)
             except KafkaError as error:
                 refused |= {(topic.name, number): code_of(error) for number in topic.partitions}
                 continue
@@ -166,6 +168,12 @@ class AddPartitionsToTxnHandler(Handler):
                 else:
                     refused[topic.name, number] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return found, refused
+
+    def _by_id(self, topic_id: bytes) -> TopicRecord:
+        record = self._topics.by_id(topic_id)
+        if record is None:
+            raise UnknownTopicOrPartitionError(f"there is no topic of the id {topic_id.hex()}")
+        return record
 
     def fail(
         self, request: AddPartitionsToTxnRequest, context: RequestContext, error: KafkaError
@@ -270,7 +278,7 @@ class WriteTxnMarkersHandler(Handler):
             for marker, found in zip(request.markers, places, strict=True)
         ]
         response = WriteTxnMarkersResponse()
-        outcomes = await self._local.write_markers(ends)
+        outcomes = await self._local.write_markers(ends, patience_s=_PATIENCE_S)
         for marker, found, codes in zip(request.markers, places, outcomes, strict=True):
             result = WritableTxnMarkerResult(producer_id=marker.producer_id)
             for topic in marker.topics:
