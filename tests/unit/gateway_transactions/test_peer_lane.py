@@ -153,7 +153,7 @@ async def test_what_comes_while_requests_are_under_way_shares_the_next_one() -> 
         assert len(found.requests) == MOST_REQUESTS
         await found.answer()
         await until(lambda: len(found.requests) == MOST_REQUESTS)
-        assert found.asked()[MOST_REQUESTS - 1 :] == [f"then {number}" for number in range(50)]
+        assert set(found.asked()[MOST_REQUESTS - 1 :]) == {f"then {number}" for number in range(50)}
         while len(calls.outcomes) < MOST_REQUESTS + 50:
             if found.requests:
                 await found.answer()
