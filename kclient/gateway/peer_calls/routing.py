@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
+from kclient.concurrency import loop_clock
 from kclient.errors import (
     BrokerConnectionError,
     CoordinatorNotAvailableError,
@@ -39,6 +40,8 @@ _PATIENCE_S: Final = 1.0
 _FIRST_PAUSE_S: Final = 0.02
 _LONGEST_PAUSE_S: Final = 0.2
 """Seconds until it is looked for again."""
+_HEARD_S: Final = 1.0
+"""Seconds after which all is known here that others had changed before a generation; it takes a tenth of one."""
 _CONNECT_MS: Final = 3000
 """Milliseconds that another gateway has to accept a connection."""
 _LOOK_AGAIN: Final = frozenset(
@@ -91,10 +94,14 @@ class ClusterPeers:
         )
         self._lanes: dict[tuple[int, int, Kind[Any]], PeerLane[Any]] = {}
         """By the number of a gateway, the epoch of its run's lease, and what is asked."""
+        self._now = loop_clock()
+        self._changed = self._now()
+        """Since when the newest generation is known."""
         leadership.on_change(self._leave)
 
     def _leave(self) -> None:
         """There is another generation: whoever is not in it is asked nothing any more."""
+        self._changed = self._now()
         members = self._generations.current.newest.members
         for key in list(self._lanes):
             if members.get(key[0]) != key[1]:
@@ -185,7 +192,8 @@ class ClusterPeers:
         for each in end.partitions:
             record = self._topics.by_id(each.topic_id)
             if record is None:
-                found[each] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                heard = self._now() >= self._changed + _HEARD_S
+                found[each] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if heard else ErrorCode.NOT_LEADER_OR_FOLLOWER
             elif each.partition >= record.partitions:  # it has grown, and that is not known here yet
                 found[each] = ErrorCode.NOT_LEADER_OR_FOLLOWER
             else:

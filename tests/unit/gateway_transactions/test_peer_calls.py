@@ -19,16 +19,18 @@ from kclient.gateway.contexts import IN_PROCESS
 from kclient.gateway.handlers import transactions as handlers
 from kclient.gateway.local import local_address
 from kclient.gateway.partition_id import PartitionId
-from kclient.gateway.peer_calls import connecting
+from kclient.gateway.peer_calls import connecting, routing
 from kclient.gateway.peer_calls.names import client_id_of, wire_name
-from kclient.gateway.peers import Outcomes, TransactionOf
+from kclient.gateway.peers import EndOfTransaction, Outcomes, TransactionOf
 from kclient.gateway.rows.gateways import Endpoint, GatewayRow
 from kclient.gateway.transactions.coordinator import TransactionCoordinator
 from kclient.htp import open_store
+from kclient.net.connection import Connection
 from kclient.net.settings import ConnectionSettings
 from kclient.protocol import messages as m
 from kclient.protocol.framing import encode_request
 from kclient.protocol.message import ApiMessage
+from kclient.records import EndMarker
 from tests.gateway_wire import Wire, connect, names
 from tests.unit.gateway_cluster.together import joined
 from tests.unit.gateway_cluster.two_gateways import until
@@ -69,8 +71,18 @@ def coordinated_by(served: Served) -> str:
     return next(name for name in (f"x{number}" for number in itertools.count()) if leadership.coordinates(name))
 
 
-async def transact(coordinator: Served, leader: Served, *, version: int, commit: bool) -> None:
-    """One transaction, which the one coordinates and in which a partition of the other is."""
+async def transact(
+    coordinator: Served, leader: Served, *, version: int, commit: bool, again: tuple[int, ...] = ()
+) -> None:
+    """One transaction, which the one coordinates and in which a partition of the other is.
+
+    Args:
+        coordinator: The one.
+        leader: The other.
+        version: Of the protocol.
+        commit: Whether it commits.
+        again: Codes after which a batch is sent again.
+    """
     producer = ByHand(coordinator[1], coordinated_by(coordinator), version)
     partition = led_by(leader)[0]
     assert await producer.init() == 0
@@ -78,7 +90,10 @@ async def transact(coordinator: Served, leader: Served, *, version: int, commit:
         assert await producer.add("t", partition) == 0
     value = f"{producer.name}-{producer.producer_id}-{producer.epoch}".encode()
     producer.wire = leader[1]
-    assert await producer.send("t", value, partition=partition) == 0
+    with anyio.fail_after(20):
+        while (code := await producer.send("t", value, partition=partition)) in again:
+            pass
+    assert code == 0
     producer.wire = coordinator[1]
     assert await producer.end(commit) == 0
     await decided(leader[1], "t", partition)
@@ -231,6 +246,81 @@ async def test_one_transaction_that_hangs_holds_up_no_other(monkeypatch: pytest.
                 for each in quick:
                     transaction = TransactionOf(each.name, each.producer_id, each.epoch)
                     assert await peers.verify(transaction, wanted, add=True) == {wanted[0]: 0}
+
+
+async def test_what_a_stopped_gateway_was_asked_its_successor_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = anyio.Event()
+
+    async def stopped(self: handlers.WriteTxnMarkersHandler, *_: Any) -> Any:
+        asked.set()
+        await anyio.sleep_forever()
+
+    monkeypatch.setattr(handlers.WriteTxnMarkersHandler, "_finish", stopped)
+    async with open_store(f"memory:{next(names)}") as store, two(store) as (one, other):
+        producer = ByHand(one[1], coordinated_by(one))
+        partition = led_by(other)[0]
+        await producer.init()
+        producer.wire = other[1]
+        assert await producer.send("t", b"a", partition=partition) == 0
+        producer.wire = one[1]
+        assert await producer.end() == 0
+        with anyio.fail_after(20):
+            await asked.wait()
+        assert await committed_values(other[1], "t", partition) == []
+        await other[0].close(0)
+        await until(lambda: len(led_by(one)) == PARTITIONS)
+        await until_open(one[1], partition)
+        await decided(one[1], "t", partition)
+        assert await committed_values(one[1], "t", partition) == [b"a"]
+
+
+async def until_open(wire: Wire, partition: int) -> None:
+    with anyio.fail_after(20):
+        while (await wire.fetch("t", 0, partition)).error_code or not (
+            await wire.fetch("t", 0, partition)
+        ).high_watermark:
+            await anyio.sleep(0.005)
+
+
+async def test_a_topic_that_is_not_known_has_been_deleted_only_if_all_is_heard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with open_store(f"memory:{next(names)}") as store, two(store) as (one, _):
+        wanted = PartitionId(b"0123456789abcdef", 0)
+        end = EndOfTransaction(1, 0, EndMarker(True, coordinator_epoch=1), [wanted])
+        for seconds, code in (1000.0, E.NOT_LEADER_OR_FOLLOWER), (0.0, E.UNKNOWN_TOPIC_OR_PARTITION):
+            monkeypatch.setattr(routing, "_HEARD_S", seconds)
+            assert await one[0].parts.peers.write_markers([end]) == [{wanted: code}]
+
+
+async def test_transactions_go_on_while_connections_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = connecting.connect_to
+    made: list[Connection] = []
+
+    async def connect_to(*args: Any) -> Connection:
+        made.append(await whole(*args))
+        return made[-1]
+
+    monkeypatch.setattr(routing, "connect_to", connect_to)
+    async with open_store(f"memory:{next(names)}") as store, two(store) as (one, other):
+
+        async def cut() -> None:
+            while True:
+                await until(lambda: any(each.in_flight for each in made))
+                for each in made:
+                    each.close()
+                made.clear()
+                await anyio.sleep(0.02)  # else nothing ever comes through
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(cut)
+            for number in range(6):
+                coordinator, leader = (one, other) if number % 2 else (other, one)
+                await transact(
+                    coordinator, leader, version=1 + number % 2, commit=number % 3 != 0,
+                    again=(E.NOT_ENOUGH_REPLICAS,),
+                )  # fmt: skip
+            tasks.cancel_scope.cancel()
 
 
 async def test_a_gateway_of_the_same_directory_is_reached_by_its_socket(
