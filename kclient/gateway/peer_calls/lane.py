@@ -18,7 +18,7 @@ from kclient.errors import BrokerConnectionError, ErrorCode, KafkaError, Unsuppo
 
 if TYPE_CHECKING:
     from kclient.gateway.partition_id import PartitionId
-    from kclient.gateway.peer_calls.requests import Codes, Kind
+    from kclient.gateway.peer_calls.requests import Codes, PeerRequest
     from kclient.net.connection import Connection, Pending
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.peers")
@@ -65,7 +65,11 @@ class PeerLane(Generic[W]):
     """
 
     def __init__(
-        self, kind: Kind[W], name: str, connect: Callable[[], Awaitable[Connection]], spawn: Callable[..., object]
+        self,
+        kind: PeerRequest[W],
+        name: str,
+        connect: Callable[[], Awaitable[Connection]],
+        spawn: Callable[..., object],
     ) -> None:
         self._kind = kind
         self._name = name
@@ -140,11 +144,11 @@ class PeerLane(Generic[W]):
                 )
             if self._closed:
                 raise self._gone()
-        except KafkaError as error:
+        except (KafkaError, OSError) as error:  # no descriptors are left, perhaps
             if connection is not None:
                 connection.close()
             self._running = False
-            self._refused(error)
+            self._refused(error if isinstance(error, KafkaError) else BrokerConnectionError(f"{self._name}: {error}"))
             return
         except BaseException as error:
             if connection is not None:
@@ -237,4 +241,7 @@ class PeerLane(Generic[W]):
                     if not call.left:
                         call.done.set_result(call.codes)
         if self._waiting and not self._closed:
-            self._go_on()
+            try:
+                self._go_on()
+            except Exception as failure:  # noqa: BLE001  (the gateway is closing, or has failed)
+                self._fail(BrokerConnectionError(f"{self._name} is asked no more: {failure}"))

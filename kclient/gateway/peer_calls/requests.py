@@ -27,14 +27,14 @@ Codes = dict[PartitionId, int]
 """Kafka's error code for each partition."""
 
 
-class Question(NamedTuple):
+class ToVerify(NamedTuple):
     """What the coordinator of a transaction is asked."""
 
     transaction: TransactionOf
     add: bool
 
 
-class Kind(Protocol[W_contra]):
+class PeerRequest(Protocol[W_contra]):
     """A request of many calls."""
 
     api: ApiKey
@@ -66,11 +66,11 @@ class Verify:
     timeout_s: float = 10.0
     unanswered: int = ErrorCode.COORDINATOR_NOT_AVAILABLE
 
-    def size(self, what: Question) -> int:
+    def size(self, what: ToVerify) -> int:
         """The transactional id is the most of it."""
         return 64 + 4 * len(what.transaction.transactional_id)
 
-    def request(self, calls: Sequence[tuple[Question, Partitions]]) -> AddPartitionsToTxnRequest:
+    def request(self, calls: Sequence[tuple[ToVerify, Partitions]]) -> AddPartitionsToTxnRequest:
         """A transaction for each call; one may be named more than once."""
         return AddPartitionsToTxnRequest(
             transactions=[

@@ -20,7 +20,7 @@ from kclient.gateway.error_codes import code_of
 from kclient.gateway.peer_calls.connecting import connect_to
 from kclient.gateway.peer_calls.lane import PeerLane
 from kclient.gateway.peer_calls.names import client_id_of
-from kclient.gateway.peer_calls.requests import VERIFY, WRITE_ENDS, Kind, Question
+from kclient.gateway.peer_calls.requests import VERIFY, WRITE_ENDS, PeerRequest, ToVerify
 from kclient.net.settings import ConnectionSettings
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class ClusterPeers:
         self._settings = ConnectionSettings(
             client_id=client_id_of(identity.node_id, identity.run), socket_connection_setup_timeout_ms=_CONNECT_MS
         )
-        self._lanes: dict[tuple[int, int, Kind[Any]], PeerLane[Any]] = {}
+        self._lanes: dict[tuple[int, int, PeerRequest[Any]], PeerLane[Any]] = {}
         """By the number of a gateway, the epoch of its run's lease, and what is asked."""
         self._now = loop_clock()
         self._changed = self._now()
@@ -113,7 +113,7 @@ class ClusterPeers:
         for lane in lanes.values():
             lane.close()
 
-    def _lane(self, node_id: int, kind: Kind[Any]) -> PeerLane[Any]:
+    def _lane(self, node_id: int, kind: PeerRequest[Any]) -> PeerLane[Any]:
         run = self._generations.current.newest.members.get(node_id)
         if run is None:
             raise BrokerConnectionError(f"the gateway with node.id={node_id} does not serve the store")
@@ -164,7 +164,7 @@ class ClusterPeers:
         if node_id == self._node_id:
             return await self._local.verify(transaction, wanted, add=add)
         try:
-            return await self._lane(node_id, VERIFY).ask(Question(transaction, add), wanted)
+            return await self._lane(node_id, VERIFY).ask(ToVerify(transaction, add), wanted)
         except KafkaError as error:
             raise CoordinatorNotAvailableError(
                 f"the gateway with node.id={node_id}, which coordinates {transactional_id[:300]!r}, cannot be asked: "

@@ -39,7 +39,7 @@ from tests.unit.gateway_transactions.transacting import ByHand, committed_values
 pytestmark = pytest.mark.anyio
 
 Served = tuple[Gateway, Wire]
-PARTITIONS = 8
+PARTITIONS = 24
 
 
 @asynccontextmanager

@@ -15,7 +15,7 @@ from kclient.errors import BrokerConnectionError, KafkaError, KafkaTimeoutError,
 from kclient.errors import ErrorCode as E
 from kclient.gateway.partition_id import PartitionId
 from kclient.gateway.peer_calls.lane import MOST_BYTES, MOST_OF_ONE, MOST_REQUESTS, PeerLane
-from kclient.gateway.peer_calls.requests import VERIFY, Question, Verify
+from kclient.gateway.peer_calls.requests import VERIFY, ToVerify, Verify
 from kclient.gateway.peers import TransactionOf
 from kclient.net.connection import Connection
 from kclient.net.frames import FrameAssembler
@@ -30,8 +30,8 @@ pytestmark = pytest.mark.anyio
 TOPIC = bytes(15) + b"t"
 
 
-def question(name: str) -> Question:
-    return Question(TransactionOf(name, 1, 0), add=True)
+def question(name: str) -> ToVerify:
+    return ToVerify(TransactionOf(name, 1, 0), add=True)
 
 
 def partitions(count: int = 1) -> list[PartitionId]:
@@ -46,7 +46,7 @@ class Other:
         self.requests: list[tuple[int, m.AddPartitionsToTxnRequest, int]] = []
         """Those that are not answered, with their correlation ids and sizes."""
         self.connected = 0
-        self.refuses: KafkaError | None = None
+        self.refuses: Exception | None = None
         self.versions: dict[int, tuple[int, int]] = {ApiKey.ADD_PARTITIONS_TO_TXN: (0, 5)}
         self.stream: ByteStream | None = None
         self.lane = PeerLane(kind, "the other", self.connect, supervisor.spawn)
@@ -233,6 +233,14 @@ async def test_one_that_cannot_be_reached_is_not_tried_by_every_call() -> None:
                 await anyio.sleep(0.002)
             await found.answer()
             await until(lambda: isinstance(calls.outcomes["b"], dict))
+
+
+async def test_a_want_of_descriptors_fails_calls_only() -> None:
+    async with other() as found:
+        found.refuses = OSError(24, "Too many open files")
+        with pytest.raises(BrokerConnectionError, match="Too many open files"):
+            await found.lane.ask(question("a"), partitions())
+        assert found.supervisor.failure is None
 
 
 async def test_an_earlier_version_is_told_by_its_name() -> None:
