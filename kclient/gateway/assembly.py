@@ -45,6 +45,7 @@ from kclient.gateway.handlers.table import HandlerTable
 from kclient.gateway.handlers.topics import CreatePartitionsHandler, CreateTopicsHandler, DeleteTopicsHandler
 from kclient.gateway.handlers.transactions import AddPartitionsToTxnHandler, EndTxnHandler, WriteTxnMarkersHandler
 from kclient.gateway.handlers.transactions_admin import DescribeTransactionsHandler, ListTransactionsHandler
+from kclient.gateway.handlers.transactions_offsets import AddOffsetsToTxnHandler, TxnOffsetCommitHandler
 from kclient.gateway.identity import Identity
 from kclient.gateway.leadership import Leadership
 from kclient.gateway.living_topics import LivingTopics
@@ -237,7 +238,8 @@ async def assemble(
         transactions = TransactionCoordinator(
             TransactionSettings, leadership,
             manager=manager, lease=lease, claims=claims, producer_ids=producer_ids, shields=shields, flow=queue.flow(),
-            clock=clock, memory=memory.account("transactions"), spawn=spawn,
+            clock=clock, memory=memory.account("transactions"),
+            decided=groups.transactional.decided, spawn=spawn,
         )  # fmt: skip
     local = LocalPeers(topics, partitions, NoTransactions() if transactions is None else transactions)
     peer_calls = None
@@ -280,7 +282,7 @@ async def assemble(
             AlterConfigsHandler(identity.node_id, config, access, catalogue, dynamic),
             IncrementalAlterConfigsHandler(identity.node_id, config, access, catalogue, dynamic),
             *group_handlers(leadership, access, groups, clock),
-            *transaction_handlers(access, transactions, local, topics, cluster),
+            *transaction_handlers(access, transactions, local, peers, topics, cluster, groups, clock),
         ],
         Features() if transactions is None else Features([Feature("transaction.version", 0, 2, 2)], epoch=0),
     )
@@ -340,8 +342,11 @@ def transaction_handlers(
     access: Access,
     transactions: TransactionCoordinator | None,
     local: LocalPeers,
+    peers: Peers,
     topics: TopicTable,
     cluster: ClusterView,
+    groups: GroupCoordinator,
+    clock: Clock,
 ) -> list[Handler]:
     """Who answers what is asked of transactions; nobody where there are none."""
     if transactions is None:
@@ -351,6 +356,8 @@ def transaction_handlers(
         AddPartitionsToTxnHandler(access, transactions, topics, from_gateway),
         EndTxnHandler(access, transactions),
         WriteTxnMarkersHandler(access, local, topics, from_gateway),
+        AddOffsetsToTxnHandler(access, transactions),
+        TxnOffsetCommitHandler(access, groups.committed, groups.transactional, peers, clock),
         DescribeTransactionsHandler(access, transactions, topics),
         ListTransactionsHandler(access, transactions),
     ]

@@ -72,6 +72,18 @@ class Peers(Protocol):
         """
         ...
 
+    async def join_group(self, transaction: TransactionOf, group_id: str) -> None:
+        """Have a transaction's coordinator add a group, before offsets of it are taken (KIP-890, TxnOffsetCommit 5).
+
+        Args:
+            transaction: The transaction.
+            group_id: Coordinated by whoever asks.
+
+        Raises:
+            KafkaError: Why it is not added; `NotCoordinatorError` where nobody coordinates the transaction now.
+        """
+        ...
+
     async def write_markers(self, ends: Sequence[EndOfTransaction]) -> list[Outcomes]:
         """Have the leaders of partitions append the ends of transactions; each answers when that is durable.
 
@@ -88,15 +100,27 @@ class TransactionVerifier(Protocol):
         """As `Peers.verify`, of a transaction that is coordinated here."""
         ...
 
+    async def join_group(self, transaction: TransactionOf, group_id: str) -> None:
+        """As `Peers.join_group`, of a transaction that is coordinated here."""
+        ...
+
 
 class NoTransactions:
     """The coordinator of a gateway that has none: no partition is in any transaction."""
 
     async def verify(self, transaction: TransactionOf, partitions: Collection[PartitionId], *, add: bool) -> Outcomes:
         """Raises `InvalidTxnStateError`."""
-        raise InvalidTxnStateError(
-            f"transactions are not supported yet (transactional.id {transaction.transactional_id!r})"
-        )
+        raise _unsupported(transaction)
+
+    async def join_group(self, transaction: TransactionOf, group_id: str) -> None:
+        """Raises `InvalidTxnStateError`."""
+        raise _unsupported(transaction)
+
+
+def _unsupported(transaction: TransactionOf) -> InvalidTxnStateError:
+    return InvalidTxnStateError(
+        f"transactions are not supported yet (transactional.id {transaction.transactional_id!r})"
+    )
 
 
 class LocalPeers:
@@ -116,6 +140,10 @@ class LocalPeers:
     async def verify(self, transaction: TransactionOf, partitions: Collection[PartitionId], *, add: bool) -> Outcomes:
         """Asks the coordinator here."""
         return await self._coordinator.verify(transaction, partitions, add=add)
+
+    async def join_group(self, transaction: TransactionOf, group_id: str) -> None:
+        """Asks the coordinator here."""
+        await self._coordinator.join_group(transaction, group_id)
 
     async def write_markers(
         self, ends: Sequence[EndOfTransaction], *, patience_s: float = _PATIENCE_S

@@ -280,16 +280,20 @@ class ClassicGroup(Rebalancing):
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
 
-    def check_commit(self, member_id: str, instance_id: str | None, generation: int, now: float) -> ErrorCode:
+    def check_commit(
+        self, member_id: str, instance_id: str | None, generation: int, now: float, *, transactional: bool = False
+    ) -> ErrorCode:
         """An OffsetCommit request; returns NONE when the offsets may be stored. It counts as a heartbeat."""
         if self.state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         if generation < 0 and self.state is GroupState.EMPTY:
             return ErrorCode.NONE  # a client that manages its partitions itself, or an administrator
+        if transactional and generation < 0 and not member_id and instance_id is None:
+            return ErrorCode.NONE  # a producer that does not know of groups' members
         error = self._check_member(member_id, instance_id, generation)
         if error:
             return error
-        if self.state is GroupState.COMPLETING_REBALANCE:
+        if self.state is GroupState.COMPLETING_REBALANCE and not transactional:
             # its id and generation are right, so it has seen the new generation: let it finish the rebalance
             return ErrorCode.REBALANCE_IN_PROGRESS
         self._heard(self.members[member_id], now)

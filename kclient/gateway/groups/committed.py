@@ -65,16 +65,34 @@ class CommittedOffsets:
         return self._table.settings
 
     def check_commit(
-        self, group_id: str, member_id: str, instance_id: str | None, generation: int, *, missing: ErrorCode
+        self,
+        group_id: str,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        *,
+        missing: ErrorCode,
+        transactional: bool = False,
     ) -> ErrorCode:
-        """Whether a member may commit offsets now; `missing` is what to say of a group that commits none here."""
+        """Whether a member may commit offsets now.
+
+        Args:
+            group_id: The group.
+            member_id: The member, or empty.
+            instance_id: Its `group.instance.id`, if it has one.
+            generation: That it is in, or less than 0.
+            missing: What to say of a group that commits none here.
+            transactional: Whether a transaction commits them.
+        """
         table = self._table
         if table.closed:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         managed = table.groups.get(group_id)
         if managed is None:
             return ErrorCode.NONE if generation < 0 else missing
-        error = managed.group.check_commit(member_id, instance_id, generation, self._clock.now())
+        error = managed.group.check_commit(
+            member_id, instance_id, generation, self._clock.now(), transactional=transactional
+        )
         return missing if error is ErrorCode.GROUP_ID_NOT_FOUND else error
 
     def measure(self, group_id: str, commit: OffsetCommit) -> Iterator[None]:
@@ -114,6 +132,11 @@ class CommittedOffsets:
         """The committed offsets of a group, whatever its state; None if there is no such group."""
         managed = self._table.groups.get(group_id)
         return None if managed is None else managed.offsets
+
+    def unstable(self, group_id: str, topic: str, number: int) -> bool:
+        """Whether an open transaction is to commit an offset of a group."""
+        managed = self._table.groups.get(group_id)
+        return managed is not None and managed.offsets.unstable(topic, number)
 
     def check_delete(
         self, group_id: str, topics: Iterable[str]

@@ -18,6 +18,7 @@ from kclient.gateway.groups.membership import ClassicMembership
 from kclient.gateway.groups.memory import GroupMemory
 from kclient.gateway.groups.moving import GroupMoves
 from kclient.gateway.groups.table import GroupTable
+from kclient.gateway.groups.transactional import TransactionalOffsets
 from kclient.gateway.groups.writer import GroupWriter
 
 if TYPE_CHECKING:
@@ -104,10 +105,13 @@ class GroupCoordinator:
             self.table, topics, self.committed, self.deletion,
             unreadable=unreadable, clock=clock, chores=chores, log_fields=self._log_fields,
         )  # fmt: skip
+        self.transactional: TransactionalOffsets = TransactionalOffsets(
+            self.table, self.committed, self._writer, self.deletion, topics, manager, queue.flow()
+        )
         self.loader: GroupLoader = GroupLoader(
             self.table,
             manager=manager, writer=self._writer, topics=topics, deleted_topics=deleted_topics,
-            unreadable=unreadable, clock=clock,
+            transactional=self.transactional, unreadable=unreadable, clock=clock,
         )  # fmt: skip
         self.moves: GroupMoves = GroupMoves(self.table, self.loader, self._writer, leadership, queue.flow())
 
@@ -120,6 +124,7 @@ class GroupCoordinator:
         self._spawn(self._writer.run, name="group writer")
         self._spawn(self._keep_time, name="group timers")
         self._spawn(self._follow, name="groups that move")
+        self._spawn(self.transactional.run, name="offsets of transactions")
 
     async def _follow(self) -> None:
         await self.moves.run()

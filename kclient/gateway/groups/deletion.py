@@ -117,5 +117,8 @@ class GroupDeletion:
             elif again.offsets.get(*partition) is None:  # its own are newer
                 again.offsets.put(partition, committed)
             yield
+        for transactional_id, pending in managed.offsets.transactions.items():
+            if transactional_id not in again.offsets.transactions:
+                again.offsets.pend(transactional_id, pending)
         again.count()
         managed.offsets.close()

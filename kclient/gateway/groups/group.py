@@ -112,8 +112,18 @@ class Group(Protocol):
 
     # Its offsets
 
-    def check_commit(self, member_id: str, instance_id: str | None, generation: int, now: float) -> ErrorCode:
-        """Whether a member may commit offsets now; GROUP_ID_NOT_FOUND where groups of this type commit none."""
+    def check_commit(
+        self, member_id: str, instance_id: str | None, generation: int, now: float, *, transactional: bool = False
+    ) -> ErrorCode:
+        """Whether a member may commit offsets now; GROUP_ID_NOT_FOUND where groups of this type commit none.
+
+        Args:
+            member_id: The member, or empty.
+            instance_id: Its `group.instance.id`, if it has one.
+            generation: That it is in, or less than 0.
+            now: The time.
+            transactional: Whether a transaction commits them: then whoever names no member may always (KIP-447).
+        """
         ...
 
     def offsets_in_use(self, asked: AskedTopics) -> Generator[None, None, tuple[ErrorCode, Iterable[str] | None]]:

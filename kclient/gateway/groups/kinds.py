@@ -96,7 +96,9 @@ class ForeignGroup:
         """It may have members."""
         return ErrorCode.NON_EMPTY_GROUP
 
-    def check_commit(self, member_id: str, instance_id: str | None, generation: int, now: float) -> ErrorCode:
+    def check_commit(
+        self, member_id: str, instance_id: str | None, generation: int, now: float, *, transactional: bool = False
+    ) -> ErrorCode:
         """Nobody may."""
         return ErrorCode.GROUP_ID_NOT_FOUND
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from kclient.gateway.groups.kinds import ForeignGroup
 from kclient.gateway.rows import keys
 from kclient.gateway.rows.groups import decode_offset, type_of_group
+from kclient.gateway.rows.pending import decode_pending
 from kclient.htp.rows import scan_pages
 from kclient.types import TopicPartition
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from kclient.gateway.config import Live
     from kclient.gateway.groups.deleted_topics import DeletedTopics
     from kclient.gateway.groups.table import GroupTable
+    from kclient.gateway.groups.transactional import TransactionalOffsets
     from kclient.gateway.groups.writer import GroupWriter
     from kclient.gateway.rows.groups import CommittedOffset
     from kclient.gateway.topics.table import TopicTable
@@ -38,6 +40,7 @@ class GroupLoader:
         writer: Removes those that have outlived their time.
         topics: Of which offsets were committed; they have been loaded before.
         deleted_topics: Whose offsets the store still has.
+        transactional: Looks after what transactions are to commit.
         unreadable: Whether nobody knows how long offsets are kept, since the settings could not be read.
         clock: What time it is.
     """
@@ -50,6 +53,7 @@ class GroupLoader:
         writer: GroupWriter,
         topics: TopicTable,
         deleted_topics: DeletedTopics,
+        transactional: TransactionalOffsets,
         unreadable: Live[bool],
         clock: Clock,
     ) -> None:
@@ -58,6 +62,7 @@ class GroupLoader:
         self._writer = writer
         self._topics = topics
         self._deleted_topics = deleted_topics
+        self._transactional = transactional
         self._unreadable = unreadable
         self._clock = clock
 
@@ -73,6 +78,8 @@ class GroupLoader:
         unread: set[str] = set()
         async for page in scan_pages(self._manager, keys.GROUPS):
             unread |= self._load_groups(page, wanted)
+        async for page in scan_pages(self._manager, keys.PENDING):  # before the offsets, which replace them
+            self._load_pending(page, unread, wanted)
         kept: Counter[str] = Counter()
         async for page in scan_pages(self._manager, keys.OFFSETS):
             self.load_offsets(page, unread, kept, wanted)
@@ -117,6 +124,27 @@ class GroupLoader:
         snapshot, since_ms = kind.decode(row, group_id)
         managed = table.create(group_id, since_ms, type_name)
         table.perform(managed, managed.group.restore(snapshot, self._clock.now()))
+
+    def _load_pending(
+        self, found: Mapping[str, Versioned], unread: Container[str], wanted: Callable[[str], bool]
+    ) -> None:
+        """Restore what transactions are to commit."""
+        for key, value in found.items():
+            try:
+                group_id, transactional_id = keys.parse_pending_key(key)
+                if not wanted(group_id):
+                    continue
+                pending = decode_pending(value.value, group_id, transactional_id)
+            except ValueError as error:
+                logger.error(
+                    "the offsets that a transaction is to commit, %s (group, transactional.id), cannot be read, and "
+                    "are not committed: reset those of the group if its consumers begin too early (%s)",
+                    key.removeprefix(keys.PENDING), error,
+                )  # fmt: skip
+                continue
+            managed = self._table.groups.get(group_id) or self._table.create(group_id)
+            managed.unread = group_id in unread
+            self._transactional.restore(managed, pending)
 
     def load_offsets(
         self,

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Container, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kclient.gateway.rows.groups import CommittedOffset
 from kclient.types import TopicPartition
 
 if TYPE_CHECKING:
+    from kclient.gateway.rows.pending import PendingOffsets
     from kclient.gateway.topics.record import TopicRecord
     from kclient.memory_ledger import MemoryAccount
 
@@ -21,6 +24,8 @@ _TOPIC: Final = 230
 """About how many bytes of memory a topic takes in a group, beside its offsets."""
 _DOUBT: Final = 100
 """About how many bytes of memory the number of a partition takes of which nobody knows whether it is stored."""
+_TRANSACTION: Final = 1_000
+"""The same of a transaction that is to commit some of them."""
 _AT_ONCE: Final = 256
 """Offsets that are measured in one go."""
 _DELETION: Final = 150
@@ -125,12 +130,16 @@ class GroupOffsets:
         """Partitions without an offset here of which the store may have one, since the answer to a commit was lost."""
         self._pending: dict[OffsetCommit, int] = {}
         """How many bytes each commit that is under way will add, beside what it has brought."""
+        self._transactions: dict[str, PendingOffsets] = {}
+        """What open transactions are to commit, by transactional id."""
+        self._unstable: dict[str, Counter[int]] = {}
+        """The partitions of these, by topic, and of how many they are."""
         self.commits: int = 0
         """How many commits have begun."""
 
     def __bool__(self) -> bool:
         """Whether the store has, may have or is about to have any."""
-        return bool(self._committed) or bool(self._pending) or bool(self._in_doubt)
+        return bool(self._committed or self._pending or self._in_doubt or self._transactions)
 
     def get(self, topic: str, partition: int) -> CommittedOffset | None:
         """The committed offset of a partition, or None."""
@@ -156,6 +165,39 @@ class GroupOffsets:
                 if self._in_doubt.get(topic) is not numbers:
                     break
                 yield TopicPartition(topic, number), None
+        for topic, counts in list(self._unstable.items()):
+            for number in list(counts):
+                if self.get(topic, number) is None:
+                    yield TopicPartition(topic, number), None
+
+    # What transactions are to commit
+
+    @property
+    def transactions(self) -> Mapping[str, PendingOffsets]:
+        """What open transactions are to commit, by transactional id, as far as it is known here."""
+        return self._transactions
+
+    def pend(self, transactional_id: str, pending: PendingOffsets | None) -> None:
+        """What a transaction is to commit from now on; None where it is decided."""
+        before = self._transactions.pop(transactional_id, None)
+        if before is not None:
+            self._count(-_pending_size(before))
+            for topic, number in before.offsets:
+                counts = self._unstable[topic]
+                counts[number] -= 1
+                if not counts[number]:
+                    del counts[number]
+                if not counts:
+                    del self._unstable[topic]
+        if pending is not None:
+            self._transactions[transactional_id] = pending
+            self._count(_pending_size(pending))
+            for topic, number in pending.offsets:
+                self._unstable.setdefault(topic, Counter())[number] += 1
+
+    def unstable(self, topic: str, number: int) -> bool:
+        """Whether an open transaction is to commit an offset of a partition, or did so a moment ago."""
+        return bool(self._unstable) and number in self._unstable.get(topic, ())
 
     def begin(self, commit: OffsetCommit) -> None:
         """A commit is on its way to the store, where it counts; here counts what it will add."""
@@ -215,6 +257,11 @@ class GroupOffsets:
 
     def drop_topic(self, topic: str) -> None:
         """Forget a topic's offsets."""
+        if topic in self._unstable:
+            for transactional_id, pending in list(self._transactions.items()):
+                left = {each: offset for each, offset in pending.offsets.items() if each.topic != topic}
+                if len(left) < len(pending.offsets):
+                    self.pend(transactional_id, replace(pending, offsets=left))
         self._count(-_DOUBT * len(self._in_doubt.pop(topic, ())))
         partitions = self._committed.pop(topic, None)
         if partitions is not None:
@@ -231,16 +278,21 @@ class GroupOffsets:
 
     @property
     def pending(self) -> bool:
-        """Whether commits are on their way to the store."""
-        return bool(self._pending)
+        """Whether commits are on their way to the store, or transactions are to make some."""
+        return bool(self._pending) or bool(self._transactions)
 
     def of_topic(self, topic: str) -> set[int]:
         """Every partition of a topic that the store has, may have, or is about to have, an offset of."""
-        return {*self._committed.get(topic, ()), *self._in_doubt.get(topic, ()), *self._pending_of(topic)}
+        return {
+            *self._committed.get(topic, ()),
+            *self._in_doubt.get(topic, ()),
+            *self._pending_of(topic),
+            *self._unstable.get(topic, ()),
+        }
 
     def expired(self, topic: str, now_ms: int, rule: Expiry) -> list[int]:
         """The partitions of a topic whose offsets have outlived their time (KIP-211)."""
-        pending = set(self._pending_of(topic))
+        pending = {*self._pending_of(topic), *self._unstable.get(topic, ())}
         return [
             number
             for number, committed in self._committed.get(topic, {}).items()
@@ -250,6 +302,11 @@ class GroupOffsets:
     def _pending_of(self, topic: str) -> Iterator[int]:
         for commit in self._pending:
             yield from commit.partitions(topic)
+
+
+def _pending_size(pending: PendingOffsets) -> int:
+    """About how many bytes of memory the offsets of a transaction take."""
+    return _TRANSACTION + sum(_size(each.committed) + _DOUBT for each in pending.offsets.values())
 
 
 def _size(committed: CommittedOffset | None) -> int:

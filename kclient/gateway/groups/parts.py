@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from kclient.errors import KafkaError
 from kclient.gateway.rows.groups import encode_offset
-from kclient.gateway.rows.keys import group_key, longest_offset_key, of_topic_offsets, offsets_of_group
+from kclient.gateway.rows.keys import group_key, longest_offset_key, of_topic_offsets, offsets_of_group, pending_key
 
 if TYPE_CHECKING:
     from kclient.gateway.groups.offsets import GroupOffsets, OffsetCommit
@@ -101,6 +101,8 @@ class DeletionParts:
         self._removed: list[TopicPartition] = []
 
     def __iter__(self) -> Iterator[tuple[str, None]]:
+        for transactional_id in list(self._offsets.transactions):  # first: then nothing is committed behind it
+            yield pending_key(self._group_id, transactional_id), None
         for partition, key in self._keys(partition for partition, _ in self._offsets.everything()):
             self._taken.append(partition)
             yield key, None

@@ -36,6 +36,8 @@ MAX_BYTES = 1 << 20
 _WRITE: Final = 4_000
 """About how many bytes of memory a write takes beside its rows, with the request that waits for it."""
 
+_NOTHING: Final[Mapping[str, int]] = {}
+
 Row: TypeAlias = "bytes | Callable[[], Generator[None, None, bytes]] | None"
 """A new value, or what makes it in steps once it is to be stored; None deletes."""
 
@@ -91,6 +93,10 @@ class _LostError(Exception):
         self.writes = writes
 
 
+class _UnexpectedError(_LostError):
+    """Rows have other versions than some writes expect."""
+
+
 class Write(Completion[ErrorCode]):
     """Rows on their way to the manager; completes with NONE or with why they were not stored.
 
@@ -101,9 +107,11 @@ class Write(Completion[ErrorCode]):
             returns is gone through in slices.
         memory: Where it counts until then.
         held: About how many bytes of memory its rows take, beside keys that are there.
+        expected: Versions that rows must have, 0 for one that must not be there; else it completes with
+            CONCURRENT_TRANSACTIONS. Of small writes only.
     """
 
-    __slots__ = ("_held", "_memory", "_stored", "group_id", "length", "rows", "size", "steps")
+    __slots__ = ("_held", "_memory", "_stored", "expected", "group_id", "length", "rows", "size", "steps")
 
     def __init__(
         self,
@@ -112,8 +120,10 @@ class Write(Completion[ErrorCode]):
         stored: Callable[[ErrorCode], Iterable[None]],
         memory: MemoryAccount,
         held: int,
+        expected: Mapping[str, int],
     ) -> None:
         super().__init__()
+        self.expected: Mapping[str, int] = expected
         self.group_id: str = group_id
         self.rows: Rows = rows
         count: int | None
@@ -181,7 +191,13 @@ class GroupWriter:
         self._closed = False
 
     def submit(
-        self, group_id: str, rows: Rows, stored: Callable[[ErrorCode], Iterable[None]], *, held: int = 0
+        self,
+        group_id: str,
+        rows: Rows,
+        stored: Callable[[ErrorCode], Iterable[None]],
+        *,
+        held: int = 0,
+        expected: Mapping[str, int] = _NOTHING,
     ) -> Write:
         """Enqueue rows of a group; returns at once. Nothing is refused: see `GroupMemory.admits_write`.
 
@@ -190,8 +206,9 @@ class GroupWriter:
             rows: The rows.
             stored: Called when they are stored or have failed.
             held: About how many bytes of memory they take meanwhile, beside keys that are there.
+            expected: Versions that rows must have: see `Write`.
         """
-        write = Write(group_id, rows, stored, self._memory, held)
+        write = Write(group_id, rows, stored, self._memory, held, expected)
         if self._closed:
             _exhaust(write.finish(ErrorCode.COORDINATOR_NOT_AVAILABLE))
             return write
@@ -273,8 +290,7 @@ class GroupWriter:
             ended = await work
             error = ErrorCode.NONE
         except _LostError as lost:
-            error = ErrorCode.NOT_COORDINATOR
-            logger.warning("another gateway coordinates %s", lost)
+            error = _told(lost)
         except KafkaError as failure:
             error = ErrorCode(code_of(failure, Role.GROUPS, told=True))
             logger.error("groups and offsets could not be stored: %s", failure)
@@ -303,8 +319,8 @@ class GroupWriter:
                 await self._commit_rows(rows, batch, Pace(self._flow))
             except _LostError as lost:
                 batch[:] = [write for write in batch if write not in lost.writes]
-                logger.warning("another gateway coordinates %s", lost)
-                await self._finish([write.finish(ErrorCode.NOT_COORDINATOR) for write in lost.writes])
+                error = _told(lost)
+                await self._finish([write.finish(error) for write in lost.writes])
             else:
                 break
         return True
@@ -328,6 +344,19 @@ class GroupWriter:
             raise _LostError(lost)
         return found
 
+    @staticmethod
+    def _expected(writes: list[Write], claimed: dict[str, int]) -> dict[str, int]:
+        """What these writes expect beside that. Raises `_UnexpectedError` for those that contradict others."""
+        contrary: list[Write] = []
+        for write in writes:
+            if any(claimed.get(key, version) != version for key, version in write.expected.items()):
+                contrary.append(write)
+            else:
+                claimed.update(write.expected)
+        if contrary:
+            raise _UnexpectedError(contrary)
+        return claimed
+
     async def _commit_part(self, write: Write) -> bool:
         """Make rows of a large write and store them, a commit's worth; whether there are no more."""
         pace = Pace(self._flow)
@@ -345,10 +374,13 @@ class GroupWriter:
             merged[key] = row
         made = {key: await self._made(row, pace) if callable(row) else row for key, row in merged.items()}
         while made:
-            expected = self._claimed(writes)
+            expected = self._expected(writes, self._claimed(writes))
             try:
                 await self._manager.commit(made, expected, lease=self._lease.current)
             except ConflictError as conflict:
+                unexpected = [write for write in writes if conflict.key in write.expected]
+                if unexpected:
+                    raise _UnexpectedError(unexpected) from conflict
                 if self._claims is None or conflict.key not in expected:
                     raise
                 await self._claims.renew()
@@ -374,6 +406,13 @@ class GroupWriter:
                 return made
             if pace.over:
                 await pace.pause()
+
+
+def _told(lost: _LostError) -> ErrorCode:
+    if isinstance(lost, _UnexpectedError):
+        return ErrorCode.CONCURRENT_TRANSACTIONS
+    logger.warning("another gateway coordinates %s", lost)
+    return ErrorCode.NOT_COORDINATOR
 
 
 async def to_the_end(steps: Iterator[None], pace: Pace) -> None:

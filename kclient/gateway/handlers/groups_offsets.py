@@ -222,7 +222,7 @@ def _committed(partition: OffsetCommitRequestPartition, now_ms: int, retention_m
 class OffsetFetchHandler(Handler):
     """Tells the positions of groups, whatever state they are in.
 
-    `require_stable` asks to wait for open transactions; there are none yet, so every offset is stable.
+    Whoever sets `require_stable` is told UNSTABLE_OFFSET_COMMIT of those that an open transaction is to commit.
     """
 
     API: ClassVar[ApiKey] = ApiKey.OFFSET_FETCH
@@ -252,10 +252,11 @@ class OffsetFetchHandler(Handler):
     def _begin(self, request: OffsetFetchRequest, context: RequestContext) -> Work:
         client = context.connection
         if context.api_version >= _WITH_GROUPS:
-            answers = [self._group(group, context) for group in request.groups[:FEW]]
+            stable = request.require_stable
+            answers = [self._group(group, context, stable=stable) for group in request.groups[:FEW]]
             if len(request.groups) > FEW or any(map(_is_large, answers)):
                 yield None
-            rest = (self._group(group, context) for group in islice(request.groups, FEW, None))
+            rest = (self._group(group, context, stable=stable) for group in islice(request.groups, FEW, None))
             return OffsetFetchResponse(groups=lazily(len(request.groups), chain(answers, rest)))
         self._access.check_group(client, AclOperation.DESCRIBE, request.group_id)
         offsets = self._groups.of(request.group_id)
@@ -268,13 +269,17 @@ class OffsetFetchHandler(Handler):
         rows = (
             OffsetFetchResponseTopic(
                 name=name,
-                partitions=lazily(len(partitions), self._old_rows(offsets, name, partitions, client)),
+                partitions=lazily(
+                    len(partitions), self._old_rows(offsets, name, partitions, client, stable=request.require_stable)
+                ),
             )
             for name, partitions in wanted
         )
         return OffsetFetchResponse(topics=lazily(len(wanted), rows))
 
-    def _group(self, group: OffsetFetchRequestGroup, context: RequestContext) -> OffsetFetchResponseGroup:
+    def _group(
+        self, group: OffsetFetchRequestGroup, context: RequestContext, *, stable: bool
+    ) -> OffsetFetchResponseGroup:
         access, client = self._access, context.connection
         response = OffsetFetchResponseGroup(group_id=group.group_id)
         try:
@@ -289,14 +294,20 @@ class OffsetFetchHandler(Handler):
                 record = access.find(client, AclOperation.DESCRIBE, name, None)
                 if record is not None or not by_id:
                     topic_id = record.topic_id if record is not None else bytes(16)
-                    response.topics.append(_answer(offsets, name, topic_id, indexes, ErrorCode.NONE))
+                    response.topics.append(_answer(offsets, name, topic_id, indexes, ErrorCode.NONE, stable=stable))
             return response
-        rows = (self._of_topic(offsets, topic, client, by_id=by_id) for topic in group.topics)
+        rows = (self._of_topic(offsets, topic, client, by_id=by_id, stable=stable) for topic in group.topics)
         response.topics = list(rows) if len(group.topics) <= FEW else lazily(len(group.topics), rows)
         return response
 
     def _of_topic(
-        self, offsets: GroupOffsets | None, topic: OffsetFetchRequestTopics, client: ConnectionContext, *, by_id: bool
+        self,
+        offsets: GroupOffsets | None,
+        topic: OffsetFetchRequestTopics,
+        client: ConnectionContext,
+        *,
+        by_id: bool,
+        stable: bool,
     ) -> OffsetFetchResponseTopics:
         name, error = topic.name, ErrorCode.NONE
         if by_id:
@@ -307,7 +318,7 @@ class OffsetFetchHandler(Handler):
                 error = ErrorCode(code_of(refusal))
         else:
             error = self._refusal(client, name)
-        return _answer(offsets, name, topic.topic_id, topic.partition_indexes, error)
+        return _answer(offsets, name, topic.topic_id, topic.partition_indexes, error, stable=stable)
 
     def _everything(self, offsets: GroupOffsets | None, client: ConnectionContext) -> list[tuple[str, list[int]]]:
         """What a group has committed, of topics that the client may see."""
@@ -318,11 +329,22 @@ class OffsetFetchHandler(Handler):
         return [(name, list(topics[name])) for name in seen]
 
     def _old_rows(
-        self, offsets: GroupOffsets | None, name: str, partitions: Sequence[int], client: ConnectionContext
+        self,
+        offsets: GroupOffsets | None,
+        name: str,
+        partitions: Sequence[int],
+        client: ConnectionContext,
+        *,
+        stable: bool,
     ) -> Iterator[OffsetFetchResponsePartition]:
         code = self._refusal(client, name)
         if code is ErrorCode.NONE:
-            return (_old_row(offsets, name, partition) for partition in partitions)
+            return (
+                _refused_row(partition, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+                if stable and _is_unstable(offsets, name, partition)
+                else _old_row(offsets, name, partition)
+                for partition in partitions
+            )
         return (_refused_row(partition, code) for partition in partitions)
 
     def _refusal(self, client: ConnectionContext, name: str) -> ErrorCode:
@@ -343,6 +365,10 @@ def _found(offsets: GroupOffsets | None, topic: str, partition: int) -> Committe
     return (None if offsets is None else offsets.get(topic, partition)) or _NOTHING
 
 
+def _is_unstable(offsets: GroupOffsets | None, topic: str, partition: int) -> bool:
+    return offsets is not None and offsets.unstable(topic, partition)
+
+
 def _old_row(offsets: GroupOffsets | None, name: str, partition: int) -> OffsetFetchResponsePartition:
     found = _found(offsets, name, partition)
     return OffsetFetchResponsePartition(
@@ -359,7 +385,11 @@ def _refused_row(partition: int, code: ErrorCode) -> OffsetFetchResponsePartitio
     return row
 
 
-def _row(offsets: GroupOffsets | None, name: str, partition: int, error: ErrorCode) -> OffsetFetchResponsePartitions:
+def _row(
+    offsets: GroupOffsets | None, name: str, partition: int, error: ErrorCode, *, stable: bool
+) -> OffsetFetchResponsePartitions:
+    if stable and not error and _is_unstable(offsets, name, partition):
+        error = ErrorCode.UNSTABLE_OFFSET_COMMIT
     found = _NOTHING if error else _found(offsets, name, partition)
     return OffsetFetchResponsePartitions(
         partition_index=partition,
@@ -371,9 +401,9 @@ def _row(offsets: GroupOffsets | None, name: str, partition: int, error: ErrorCo
 
 
 def _answer(
-    offsets: GroupOffsets | None, name: str, topic_id: bytes, partitions: list[int], error: ErrorCode
+    offsets: GroupOffsets | None, name: str, topic_id: bytes, partitions: list[int], error: ErrorCode, *, stable: bool
 ) -> OffsetFetchResponseTopics:
-    rows = (_row(offsets, name, partition, error) for partition in partitions)
+    rows = (_row(offsets, name, partition, error, stable=stable) for partition in partitions)
     return OffsetFetchResponseTopics(name=name, topic_id=topic_id, partitions=lazily(len(partitions), rows))
 
 
@@ -413,7 +443,9 @@ class OffsetDeleteHandler(Handler):
                     yield _PER_PARTITION * FEW
                 row = OffsetDeleteResponsePartition(partition_index=partition.partition_index)
                 answer.partitions.append(row)
-                if record is not None:
+                if record is not None and groups.unstable(request.group_id, record.name, partition.partition_index):
+                    row.error_code = ErrorCode.UNSTABLE_OFFSET_COMMIT  # once the transaction has ended it may go
+                elif record is not None:
                     stored.add(record, partition.partition_index, None, row)
                 else:
                     row.error_code = missing

@@ -16,7 +16,7 @@ from kclient.gateway.access import CLUSTER_NAME, AclOperation, ResourceType
 from kclient.gateway.error_codes import Role, code_of
 from kclient.gateway.handlers.handler import Finish, Handler, VersionRange
 from kclient.gateway.partition_id import PartitionId
-from kclient.gateway.peer_calls.names import named_id
+from kclient.gateway.peer_calls.names import named_group, named_id
 from kclient.gateway.peers import EndOfTransaction, TransactionOf
 from kclient.gateway.transaction import ProducerIdentity
 from kclient.protocol.messages.transactions import (
@@ -129,15 +129,22 @@ class AddPartitionsToTxnHandler(Handler):
         client: ConnectionContext,
         trusted: bool,
     ) -> None:
-        found, refused = self._look_up(asked.topics, client, None, trusted=trusted)
+        groups = {each.name: name for each in asked.topics if trusted and (name := named_group(each.name)) is not None}
+        topics = [each for each in asked.topics if each.name not in groups]
+        found, refused = self._look_up(topics, client, None, trusted=trusted)
         transaction = TransactionOf(asked.transactional_id, asked.producer_id, asked.producer_epoch)
+        joining = [(each.name, number) for each in asked.topics if each.name in groups for number in each.partitions]
+        codes = dict.fromkeys((*found, *joining), int(ErrorCode.COORDINATOR_NOT_AVAILABLE))
         try:
-            codes = dict.fromkeys(found, int(ErrorCode.COORDINATOR_NOT_AVAILABLE))
             with anyio.move_on_after(_PATIENCE_S):
-                outcomes = await self._transactions.verify(transaction, found.values(), add=not asked.verify_only)
-                codes = {place: outcomes[partition] for place, partition in found.items()}
+                if found or not groups:
+                    outcomes = await self._transactions.verify(transaction, found.values(), add=not asked.verify_only)
+                    codes |= {place: outcomes[partition] for place, partition in found.items()}
+                if groups:
+                    await self._transactions.join_groups(transaction, groups.values())
+                    codes |= dict.fromkeys(joining, int(ErrorCode.NONE))
         except KafkaError as error:
-            codes = dict.fromkeys(found, code_of(error, self.ROLE))
+            codes = dict.fromkeys(codes, code_of(error, self.ROLE))
         answer.transactional_id = asked.transactional_id
         answer.topic_results = _results(asked.topics, codes | refused)
 

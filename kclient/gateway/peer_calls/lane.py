@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
@@ -17,45 +17,43 @@ from kclient.concurrency import Completion, loop_clock
 from kclient.errors import BrokerConnectionError, ErrorCode, KafkaError, UnsupportedVersionError
 
 if TYPE_CHECKING:
-    from kclient.gateway.partition_id import PartitionId
-    from kclient.gateway.peer_calls.requests import Codes, PeerRequest
+    from kclient.gateway.peer_calls.requests import PeerRequest
     from kclient.net.connection import Connection, Pending
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.peers")
 
 W = TypeVar("W")
+K = TypeVar("K", bound=Hashable)
 
 MOST_REQUESTS: Final = 4
 """Requests under way."""
 MOST_BYTES: Final = 256 * 1024
 """Bytes of a request, but for one call that is larger by itself: a transactional id has 32 KiB at most."""
 MOST_OF_ONE: Final = 500
-"""Partitions of one call in a request."""
-_PARTITION: Final = 48
-"""Bytes of a partition in a request, at most: its topic's id, and its number."""
+"""Partitions, or groups, of one call in a request."""
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 1.0
 """Seconds until it is connected to again, after that has failed; who calls meanwhile is told so at once."""
 
 
-class _Call(Generic[W]):
+class _Call(Generic[W, K]):
     """What somebody waits for."""
 
     __slots__ = ("codes", "done", "given_up", "left", "parts", "what")
 
-    def __init__(self, what: W, partitions: Sequence[PartitionId]) -> None:
+    def __init__(self, what: W, items: Sequence[K]) -> None:
         self.what = what
-        self.left = deque(partitions)
-        """Partitions that were not asked for yet."""
+        self.left = deque(items)
+        """What was not asked for yet."""
         self.parts = 0
         """Requests under way that ask for some."""
-        self.codes: Codes = {}
-        self.done: Completion[Codes] = Completion()
+        self.codes: dict[K, int] = {}
+        self.done: Completion[dict[K, int]] = Completion()
         self.given_up = False
 
 
-class PeerLane(Generic[W]):
-    """Asks one gateway one kind of thing.
+class PeerLane(Generic[W, K]):
+    """Asks one gateway one kind of thing, of partitions or of groups.
 
     Args:
         kind: What is asked.
@@ -66,7 +64,7 @@ class PeerLane(Generic[W]):
 
     def __init__(
         self,
-        kind: PeerRequest[W],
+        kind: PeerRequest[W, K],
         name: str,
         connect: Callable[[], Awaitable[Connection]],
         spawn: Callable[..., object],
@@ -76,8 +74,8 @@ class PeerLane(Generic[W]):
         self._connect = connect
         self._spawn = spawn
         self._now = loop_clock()
-        self._waiting: deque[_Call[W]] = deque()
-        self._under_way: set[_Call[W]] = set()
+        self._waiting: deque[_Call[W, K]] = deque()
+        self._under_way: set[_Call[W, K]] = set()
         self._requests = 0
         self._connection: Connection | None = None
         self._running = False
@@ -87,8 +85,8 @@ class PeerLane(Generic[W]):
         self._refusal: KafkaError | None = None
         """Why it could not be asked last time."""
 
-    async def ask(self, what: W, partitions: Sequence[PartitionId]) -> Codes:
-        """Ask it; the codes of all partitions. Cancelling it takes back what was not sent.
+    async def ask(self, what: W, items: Sequence[K]) -> dict[K, int]:
+        """Ask it; the codes of all items. Cancelling it takes back what was not sent.
 
         Raises:
             BrokerConnectionError: It cannot be reached, or the connection has broken.
@@ -100,7 +98,7 @@ class PeerLane(Generic[W]):
             raise self._gone()
         if self._refusal is not None and self._now() < self._paused_until:
             raise self._refusal.with_traceback(None)
-        call = _Call(what, partitions)
+        call = _Call(what, items)
         self._waiting.append(call)
         try:
             self._go_on()
@@ -182,7 +180,7 @@ class PeerLane(Generic[W]):
             taken = self._take()
             if not taken:
                 return
-            request = self._kind.request([(call.what, partitions) for call, partitions in taken])
+            request = self._kind.request([(call.what, part) for call, part in taken])
             try:
                 pending = connection.send_nowait(request, self._kind.version, timeout=self._kind.timeout_s)
             except KafkaError as error:
@@ -196,9 +194,9 @@ class PeerLane(Generic[W]):
                 self._under_way.add(call)
             pending.on_done(partial(self._answered, taken))
 
-    def _take(self) -> list[tuple[_Call[W], list[PartitionId]]]:
+    def _take(self) -> list[tuple[_Call[W, K], list[K]]]:
         """What goes into one request: of each call in its turn a part, which is not very large."""
-        taken: list[tuple[_Call[W], list[PartitionId]]] = []
+        taken: list[tuple[_Call[W, K], list[K]]] = []
         room = MOST_BYTES
         for _ in range(len(self._waiting)):
             call = self._waiting[0]
@@ -206,20 +204,20 @@ class PeerLane(Generic[W]):
                 self._waiting.popleft()
                 continue
             size = self._kind.size(call.what)
-            fit = (room - size) // _PARTITION
+            fit = (room - size) // self._kind.item_size
             if fit < 1:
                 if taken:
                     break
                 fit = 1
             part = [call.left.popleft() for _ in range(min(fit, MOST_OF_ONE, len(call.left)))]
             taken.append((call, part))
-            room -= size + _PARTITION * len(part)
+            room -= size + self._kind.item_size * len(part)
             self._waiting.popleft()
             if call.left:
                 self._waiting.append(call)
         return taken
 
-    def _answered(self, taken: list[tuple[_Call[W], list[PartitionId]]], pending: Pending) -> None:
+    def _answered(self, taken: list[tuple[_Call[W, K], list[K]]], pending: Pending) -> None:
         self._requests -= 1
         error = pending.error
         if error is not None:

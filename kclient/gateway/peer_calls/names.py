@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 _BY_ID: Final = "id:"
 """What a topic's id begins with, where Kafka has its name: no name may have a colon."""
 _ID_CHARACTERS: Final = 32
+_GROUP: Final = "group:"
+"""What a group that joins a transaction is called there."""
 _CLIENT: Final = re.compile(r"kclient-gateway-(\d{1,10})/(.{1,100})", re.DOTALL)
 
 
@@ -28,6 +30,16 @@ def named_id(name: str) -> bytes | None:
         return bytes.fromhex(name[len(_BY_ID) :])
     except ValueError:
         return None
+
+
+def wire_group(group_id: str) -> str:
+    """What a group is called among gateways, where Kafka names the partition of `__consumer_offsets` that it is in."""
+    return _GROUP + group_id
+
+
+def named_group(name: str) -> str | None:
+    """The group that is named; None if it is a topic."""
+    return name[len(_GROUP) :] if name.startswith(_GROUP) else None
 
 
 def client_id_of(node_id: int, run: str) -> str:

@@ -1,13 +1,13 @@
-"""The two requests that gateways send to one another: which they are, how much goes into one, what answers mean."""
+"""The requests that gateways send to one another: which they are, how much goes into one, what answers mean."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from kclient.errors import ErrorCode
 from kclient.gateway.partition_id import PartitionId
-from kclient.gateway.peer_calls.names import named_id, wire_name
+from kclient.gateway.peer_calls.names import named_group, named_id, wire_group, wire_name
 from kclient.gateway.peers import EndOfTransaction, TransactionOf
 from kclient.protocol.message import ApiMessage
 from kclient.protocol.messages.transactions import (
@@ -21,10 +21,13 @@ from kclient.protocol.messages.transactions import (
 from kclient.protocol.registry import ApiKey
 
 W_contra = TypeVar("W_contra", contravariant=True)
+K = TypeVar("K", bound=Hashable)
 
 Partitions = Collection[PartitionId]
 Codes = dict[PartitionId, int]
 """Kafka's error code for each partition."""
+_PARTITION: Final = 48
+"""Bytes of a partition in a request, at most: its topic's id, and its number."""
 
 
 class ToVerify(NamedTuple):
@@ -34,8 +37,15 @@ class ToVerify(NamedTuple):
     add: bool
 
 
-class PeerRequest(Protocol[W_contra]):
-    """A request of many calls."""
+class ToJoin(NamedTuple):
+    """The group that a transaction's coordinator is to add."""
+
+    transaction: TransactionOf
+    group_id: str
+
+
+class PeerRequest(Protocol[W_contra, K]):
+    """A request of many calls, each about partitions or groups: its items."""
 
     api: ApiKey
     version: int
@@ -43,17 +53,19 @@ class PeerRequest(Protocol[W_contra]):
     timeout_s: float
     """Seconds after which a gateway that has not answered is given up, with the connection."""
     unanswered: int
-    """The code of a partition of which an answer says nothing: it can be tried again."""
+    """The code of an item of which an answer says nothing: it can be tried again."""
+    item_size: int
+    """Bytes that an item takes in a request, at most."""
 
     def size(self, what: W_contra) -> int:
-        """Bytes that a call takes in a request beside its partitions, at most."""
+        """Bytes that a call takes in a request beside its items, at most."""
         ...
 
-    def request(self, calls: Sequence[tuple[W_contra, Partitions]]) -> ApiMessage:
+    def request(self, calls: Sequence[tuple[W_contra, Collection[K]]]) -> ApiMessage:
         """The request."""
         ...
 
-    def answers(self, response: Any) -> tuple[int, Iterator[Codes]]:
+    def answers(self, response: Any) -> tuple[int, Iterator[dict[K, int]]]:
         """The code of the whole, and those of the calls in their order."""
         ...
 
@@ -65,6 +77,7 @@ class Verify:
     version: int = 5
     timeout_s: float = 10.0
     unanswered: int = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    item_size: int = _PARTITION
 
     def size(self, what: ToVerify) -> int:
         """The transactional id is the most of it."""
@@ -99,6 +112,47 @@ class Verify:
         )
 
 
+class Join:
+    """AddPartitionsToTxn of brokers, too: groups are to join, in place of Kafka's partitions of `__consumer_offsets`."""
+
+    api: ApiKey = ApiKey.ADD_PARTITIONS_TO_TXN
+    version: int = 5
+    timeout_s: float = 10.0
+    unanswered: int = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    item_size: int = 16
+
+    def size(self, what: ToJoin) -> int:
+        """Both ids."""
+        return 64 + 4 * (len(what.transaction.transactional_id) + len(what.group_id))
+
+    def request(self, calls: Sequence[tuple[ToJoin, Collection[str]]]) -> AddPartitionsToTxnRequest:
+        """A transaction for each call; one may be named more than once."""
+        return AddPartitionsToTxnRequest(
+            transactions=[
+                AddPartitionsToTxnTransaction(
+                    transactional_id=what.transaction.transactional_id,
+                    producer_id=what.transaction.producer_id,
+                    producer_epoch=what.transaction.producer_epoch,
+                    verify_only=False,
+                    topics=[AddPartitionsToTxnTopic(name=wire_group(each), partitions=[0]) for each in groups],
+                )
+                for what, groups in calls
+            ]
+        )
+
+    def answers(self, response: Any) -> tuple[int, Iterator[dict[str, int]]]:
+        """In the order of the request."""
+        return response.error_code, (
+            {
+                group_id: row.partition_error_code
+                for topic in result.topic_results
+                for row in topic.results_by_partition
+                if (group_id := named_group(topic.name)) is not None
+            }
+            for result in response.results_by_transaction
+        )
+
+
 class WriteEnds:
     """WriteTxnMarkers, which says whether an end has a greater epoch since version 2 (KIP-1228)."""
 
@@ -107,6 +161,7 @@ class WriteEnds:
     timeout_s: float = 15.0
     """More than the other waits for its store (`peers.LocalPeers`)."""
     unanswered: int = ErrorCode.REQUEST_TIMED_OUT
+    item_size: int = _PARTITION
 
     def size(self, what: EndOfTransaction) -> int:
         """Numbers only."""
@@ -142,6 +197,7 @@ class WriteEnds:
 
 
 VERIFY: Final = Verify()
+JOIN: Final = Join()
 WRITE_ENDS: Final = WriteEnds()
 
 

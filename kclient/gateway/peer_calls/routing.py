@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import anyio
 
@@ -15,12 +15,13 @@ from kclient.errors import (
     ErrorCode,
     KafkaError,
     NotCoordinatorError,
+    error_for,
 )
 from kclient.gateway.error_codes import code_of
 from kclient.gateway.peer_calls.connecting import connect_to
 from kclient.gateway.peer_calls.lane import PeerLane
 from kclient.gateway.peer_calls.names import client_id_of
-from kclient.gateway.peer_calls.requests import VERIFY, WRITE_ENDS, PeerRequest, ToVerify
+from kclient.gateway.peer_calls.requests import JOIN, VERIFY, WRITE_ENDS, PeerRequest, ToJoin, ToVerify
 from kclient.net.settings import ConnectionSettings
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from kclient.gateway.rows.gateways import GatewayRow
     from kclient.gateway.topics.table import TopicTable
     from kclient.net.address import Address
+
+K = TypeVar("K")
 
 _PATIENCE_S: Final = 1.0
 """Seconds for which the coordinator of a transaction is looked for."""
@@ -92,7 +95,7 @@ class ClusterPeers:
         self._settings = ConnectionSettings(
             client_id=client_id_of(identity.node_id, identity.run), socket_connection_setup_timeout_ms=_CONNECT_MS
         )
-        self._lanes: dict[tuple[int, int, PeerRequest[Any]], PeerLane[Any]] = {}
+        self._lanes: dict[tuple[int, int, PeerRequest[Any, Any]], PeerLane[Any, Any]] = {}
         """By the number of a gateway, the epoch of its run's lease, and what is asked."""
         self._now = loop_clock()
         self._changed = self._now()
@@ -113,7 +116,7 @@ class ClusterPeers:
         for lane in lanes.values():
             lane.close()
 
-    def _lane(self, node_id: int, kind: PeerRequest[Any]) -> PeerLane[Any]:
+    def _lane(self, node_id: int, kind: PeerRequest[Any, Any]) -> PeerLane[Any, Any]:
         run = self._generations.current.newest.members.get(node_id)
         if run is None:
             raise BrokerConnectionError(f"the gateway with node.id={node_id} does not serve the store")
@@ -140,10 +143,43 @@ class ClusterPeers:
             KafkaError: As the coordinator here; `CoordinatorNotAvailableError` if another one cannot be asked now.
         """
         wanted = list(partitions)
+
+        async def ask(node_id: int) -> Outcomes:
+            if node_id == self._node_id:
+                return await self._local.verify(transaction, wanted, add=add)
+            return await self._ask(node_id, VERIFY, ToVerify(transaction, add), wanted)
+
+        return await self._of_coordinator(transaction.transactional_id, ask)
+
+    async def join_group(self, transaction: TransactionOf, group_id: str) -> None:
+        """Asks the coordinator, wherever it is by now.
+
+        Raises:
+            KafkaError: As the coordinator here; `CoordinatorNotAvailableError` if another one cannot be asked now.
+        """
+
+        async def ask(node_id: int) -> Mapping[str, int]:
+            if node_id != self._node_id:
+                return await self._ask(node_id, JOIN, ToJoin(transaction, group_id), [group_id])
+            await self._local.join_group(transaction, group_id)
+            return {}
+
+        outcomes = await self._of_coordinator(transaction.transactional_id, ask)
+        code = outcomes.get(group_id, ErrorCode.NONE)
+        if code != ErrorCode.NONE:
+            raise error_for(
+                code,
+                f"the coordinator of {transaction.transactional_id[:300]!r} does not add the group {group_id[:300]!r}",
+            )
+
+    async def _of_coordinator(
+        self, transactional_id: str, ask: Callable[[int], Awaitable[Mapping[K, int]]]
+    ) -> Mapping[K, int]:
+        """Ask whoever coordinates a transaction by now, until that one does."""
         until, pause = anyio.current_time() + _PATIENCE_S, _FIRST_PAUSE_S
         while True:
             try:
-                outcomes = await self._verify_once(transaction, wanted, add=add)
+                outcomes = await ask(self._leadership.coordinator_id(transactional_id))
             except (NotCoordinatorError, CoordinatorNotAvailableError) as error:
                 problem: KafkaError = error
             else:
@@ -151,25 +187,22 @@ class ClusterPeers:
                 if not again:
                     return outcomes
                 problem = CoordinatorNotAvailableError(
-                    f"the coordinator of {transaction.transactional_id[:300]!r} answers {ErrorCode(min(again)).name}"
+                    f"the coordinator of {transactional_id[:300]!r} answers {ErrorCode(min(again)).name}"
                 )
             if anyio.current_time() >= until:
                 raise problem
             await anyio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE_S)
 
-    async def _verify_once(self, transaction: TransactionOf, wanted: Sequence[PartitionId], *, add: bool) -> Outcomes:
-        transactional_id = transaction.transactional_id
-        node_id = self._leadership.coordinator_id(transactional_id)
-        if node_id == self._node_id:
-            return await self._local.verify(transaction, wanted, add=add)
+    async def _ask(self, node_id: int, kind: PeerRequest[Any, K], what: Any, wanted: Sequence[K]) -> Mapping[K, int]:
         try:
-            return await self._lane(node_id, VERIFY).ask(ToVerify(transaction, add), wanted)
+            found: Mapping[K, int] = await self._lane(node_id, kind).ask(what, wanted)
         except KafkaError as error:
             raise CoordinatorNotAvailableError(
-                f"the gateway with node.id={node_id}, which coordinates {transactional_id[:300]!r}, cannot be asked: "
-                f"{error}"
+                f"the gateway with node.id={node_id}, which coordinates "
+                f"{what.transaction.transactional_id[:300]!r}, cannot be asked: {error}"
             ) from error
+        return found
 
     async def write_markers(self, ends: Sequence[EndOfTransaction]) -> list[Outcomes]:
         """Has each leader append what it leads, all at the same time."""

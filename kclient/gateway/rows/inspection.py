@@ -18,6 +18,7 @@ from kclient.gateway.rows.gateways import GatewayRow
 from kclient.gateway.rows.groups import decode_group, decode_offset, type_of_group
 from kclient.gateway.rows.numbers import LEADER_EPOCH, LOG_START, PRODUCER_IDS
 from kclient.gateway.rows.partitions import decode_checkpoint
+from kclient.gateway.rows.pending import decode_pending
 from kclient.gateway.rows.topics import IntentRow, TopicRow
 from kclient.gateway.rows.transactions import decode_transaction
 from kclient.gateway.rows.units import UnitRow
@@ -41,6 +42,10 @@ def _group(key: str, row: bytes) -> object:
 def _offset(key: str, row: bytes) -> object:
     keys.parse_offset_key(key)
     return decode_offset(row)
+
+
+def _pending(key: str, row: bytes) -> object:
+    return decode_pending(row, *keys.parse_pending_key(key))
 
 
 def _transaction(key: str, row: bytes) -> object:
@@ -88,6 +93,7 @@ _READERS: Final[dict[str, Callable[[str, bytes], object]]] = {
     keys.GATEWAYS: _gateway,
     keys.GROUPS: _group,
     keys.OFFSETS: _offset,
+    keys.PENDING: _pending,
 }
 _OF_PARTITIONS: Final = (
     keys.CHECKPOINTS, keys.LOG_STARTS, keys.EXTENTS, keys.INDEXED, keys.BLOCKS, keys.ENTRIES, keys.ABORTED, keys.UNITS,
@@ -115,6 +121,7 @@ _KINDS: Final = {
     keys.GATEWAYS: "gateway",
     keys.GROUPS: "group",
     keys.OFFSETS: "committed offset",
+    keys.PENDING: "offsets of a transaction",
 }
 """What a row is called for people; a kind that is not listed here goes by its prefix."""
 

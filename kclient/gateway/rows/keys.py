@@ -33,6 +33,8 @@ GROUPS: Final = "group/"
 """A group with its members; one that only commits offsets has no row."""
 OFFSETS: Final = "group-offset/"
 """A committed offset, by group, topic and partition."""
+PENDING: Final = "group-pending/"
+"""What a transaction is to commit for a group, by group and transactional id, until it is decided."""
 TRANSACTIONS: Final = "kafka/transaction/"
 """A transactional id, with its producer and its transaction."""
 SETTINGS: Final = "kafka/config/broker"
@@ -184,6 +186,22 @@ def offsets_of_group(group_id: str) -> str:
 def of_topic_offsets(topic: str) -> str:
     """What names the topic in the keys of offsets."""
     return f"{quote(topic, safe='')}/"
+
+
+def offset_key(group_id: str, partition: TopicPartition) -> str:
+    """The key of a committed offset."""
+    return f"{offsets_of_group(group_id)}{of_topic_offsets(partition.topic)}{partition.partition}"
+
+
+def pending_key(group_id: str, transactional_id: str) -> str:
+    """The key of what a transaction is to commit for a group."""
+    return f"{PENDING}{quote(group_id, safe='')}/{quote(transactional_id, safe='')}"
+
+
+def parse_pending_key(key: str) -> tuple[str, str]:
+    """The group and the transactional id that a key of `pending_key` names. Raises `ValueError` if it is none."""
+    group_id, transactional_id = key.removeprefix(PENDING).split("/")
+    return unquote(group_id), unquote(transactional_id)
 
 
 def longest_offset_key(group_id: str) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from kclient.errors import (
@@ -15,6 +15,7 @@ from kclient.errors import (
 from kclient.gateway.transaction import ProducerIdentity, Transaction
 from kclient.gateway.transactions.ending import TransactionEnding
 from kclient.gateway.transactions.expiry import TransactionExpiry
+from kclient.gateway.transactions.outcomes import GroupOutcomes
 from kclient.gateway.transactions.table import TransactionTable
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class TransactionCoordinator:
         flow: In whose turns all rows are looked through.
         clock: What time it is.
         memory: Where ids count.
+        decided: Is told the groups of a transaction that is completed: those that are coordinated here look at once.
         spawn: Starts a task of the gateway.
     """
 
@@ -75,12 +77,14 @@ class TransactionCoordinator:
         flow: Flow,
         clock: Clock,
         memory: MemoryAccount,
+        decided: Callable[[Iterable[str]], object],
         spawn: Callable[..., object],
     ) -> None:
         self._settings = settings
         self._leadership = leadership
         self._clock = clock
         self._spawn = spawn
+        self._outcomes = GroupOutcomes(manager, decided, flow)
         self._joining: dict[tuple[str, ProducerIdentity, int], list[Joining]] = {}
         """What waits to join, of each producer and version of the protocol."""
         self.table: TransactionTable = TransactionTable(
@@ -96,7 +100,7 @@ class TransactionCoordinator:
         Raises:
             HtpError: The store failed.
         """
-        ending = TransactionEnding(self.table, self._leadership, peers, self._clock, self._spawn)
+        ending = TransactionEnding(self.table, self._leadership, peers, self._outcomes, self._clock, self._spawn)
         await ending.start()
         expiry = TransactionExpiry(self.table, self._clock, self._settings)
         self._spawn(expiry.run, name="transactional ids that expire")
@@ -204,6 +208,15 @@ class TransactionCoordinator:
         found = self.table.peek(transactional_id) or await self.table.get(transactional_id)
         missing = set(_known(found, transactional_id).verify(producer, partitions))
         return {each: ErrorCode.TRANSACTION_ABORTABLE if each in missing else ErrorCode.NONE for each in partitions}
+
+    async def join_group(self, transaction: TransactionOf, group_id: str) -> None:
+        """Add a group to a transaction, of version 2. Raises as `join`."""
+        await self.join_groups(transaction, (group_id,))
+
+    async def join_groups(self, transaction: TransactionOf, group_ids: Collection[str]) -> None:
+        """Add groups to a transaction, of version 2. Raises as `join`."""
+        transactional_id, producer = transaction.transactional_id, ProducerIdentity(*transaction[1:])
+        await self.join(transactional_id, producer, (), group_ids, version=2)
 
     async def end(
         self, transactional_id: str, producer: ProducerIdentity, *, commit: bool, version: int

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from kclient.gateway.partition_id import PartitionId
     from kclient.gateway.peers import Peers
     from kclient.gateway.transaction import ProducerIdentity, Transaction
+    from kclient.gateway.transactions.outcomes import GroupOutcomes
     from kclient.gateway.transactions.table import TransactionTable
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.transactions")
@@ -51,6 +52,7 @@ class TransactionEnding:
         table: The transactional ids.
         leadership: Tells which ids are coordinated here.
         peers: Have the leaders of partitions append ends.
+        outcomes: Applies the offsets of groups.
         clock: What time it is.
         spawn: Starts a task of the gateway.
     """
@@ -60,12 +62,14 @@ class TransactionEnding:
         table: TransactionTable,
         leadership: Leadership,
         peers: Peers,
+        outcomes: GroupOutcomes,
         clock: Clock,
         spawn: Callable[..., object],
     ) -> None:
         self._table = table
         self._leadership = leadership
         self._peers = peers
+        self._outcomes = outcomes
         self._clock = clock
         self._spawn = spawn
         self._clockwork: Clockwork[str] = Clockwork(clock)
@@ -163,7 +167,8 @@ class TransactionEnding:
                     written, whose = set(), (found.marker, found.start_ms)
                 written |= await self._write(found, found.partitions - written)
                 if written >= found.partitions:
-                    await self._table.change(transactional_id, self._completed)
+                    await self._table.change(transactional_id, self._completed, beside=self._outcomes.rows)
+                    self._outcomes.decided(found.groups)
                     return
                 problem = f"{len(found.partitions - written)} partitions have no durable end yet"
             except (NotCoordinatorError, FencedError, ClosedError):

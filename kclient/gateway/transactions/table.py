@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
@@ -18,6 +18,7 @@ import anyio
 from kclient.errors import NotCoordinatorError
 from kclient.gateway.rows.keys import TRANSACTIONS, parse_transaction_key, transaction_key
 from kclient.gateway.rows.transactions import decode_transaction, encode_transaction
+from kclient.gateway.transactions.outcomes import Rows
 from kclient.htp.errors import ConflictError
 from kclient.htp.rows import scan_pages
 from kclient.net.fair_queue import Pace
@@ -46,6 +47,9 @@ _GROUP: Final = 100
 Decision: TypeAlias = "Callable[[Transaction | None, int | None], Transaction | None]"
 """What is to become of an id: is given what its row says (None if there is none), and a producer id if another one is
 needed. Returns the same object if nothing is to change, and None to forget the id."""
+
+Beside: TypeAlias = "Callable[[Transaction], Awaitable[Rows]]"
+_ALONE: Final = Rows({}, {})
 
 
 class Watcher(Protocol):
@@ -151,13 +155,17 @@ class TransactionTable:
         """
         return await self.change(transactional_id, lambda found, _: found)
 
-    async def change(self, transactional_id: str, decide: Decision, *, fresh: bool = False) -> Transaction | None:
+    async def change(
+        self, transactional_id: str, decide: Decision, *, fresh: bool = False, beside: Beside | None = None
+    ) -> Transaction | None:
         """Change an id: what comes back is durable. Of several changes one begins when the one before is through.
 
         Args:
             transactional_id: The id.
             decide: Says what it is to become; what it raises is raised. It may be called again, if the row has changed.
             fresh: Whether it is given a producer id, where the id is new or has used up its epochs.
+            beside: Tells, of what the id was, what else the commit writes and expects; it is asked again if that was
+                not so.
 
         Raises:
             NotCoordinatorError: Another gateway coordinates it.
@@ -166,10 +174,10 @@ class TransactionTable:
         with self._using(transactional_id) as entry:
             async with entry.lock:
                 with self._shields.shield():
-                    return await self._change(entry, decide, fresh)
+                    return await self._change(entry, decide, fresh, beside)
         raise AssertionError("what is shielded raises where it is given up")
 
-    async def _change(self, entry: _Entry, decide: Decision, fresh: bool) -> Transaction | None:
+    async def _change(self, entry: _Entry, decide: Decision, fresh: bool, beside: Beside | None) -> Transaction | None:
         while True:
             self._check(entry.transactional_id)
             if not entry.known:
@@ -181,10 +189,13 @@ class TransactionTable:
                 if not entry.known:
                     continue
             new = decide(found, fresh_id)
-            if new is found or await self._commit(entry, new):
+            if new is found:
+                return new
+            rows = _ALONE if beside is None or found is None else await beside(found)
+            if entry.known and await self._commit(entry, new, rows):
                 return new
 
-    async def _commit(self, entry: _Entry, new: Transaction | None) -> bool:
+    async def _commit(self, entry: _Entry, new: Transaction | None, beside: Rows) -> bool:
         """Store what an id has become; False if the row or who coordinates has changed meanwhile."""
         transactional_id = entry.transactional_id
         key = transaction_key(transactional_id)
@@ -193,12 +204,12 @@ class TransactionTable:
             return False
         now = self._round
         row = None if new is None else encode_transaction(new)
-        expected = {**claimed, key: entry.version}
+        expected = {**beside.expected, **claimed, key: entry.version}
         entry.known = False
         try:
-            version = await self._manager.commit({key: row}, expected, lease=self._lease.current)
+            version = await self._manager.commit({**beside.writes, key: row}, expected, lease=self._lease.current)
         except ConflictError as conflict:
-            if conflict.key != key:
+            if conflict.key in claimed:
                 await self._claims.renew()
             return False
         except BaseException:  # given up, too

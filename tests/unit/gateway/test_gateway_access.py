@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kclient.errors import ErrorCode
-from kclient.gateway import Gateway
+from kclient.gateway import Gateway, assembly
 from kclient.gateway.access import CLUSTER_NAME, OPERATIONS, AclOperation, ResourceType
 from kclient.gateway.contexts import ANONYMOUS, ConnectionContext
 from kclient.protocol import messages as m
@@ -90,6 +90,19 @@ def fetch(topic_id: bytes) -> ApiMessage:
     return request
 
 
+def commit_in_a_transaction(_: bytes) -> ApiMessage:
+    row = m.TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=1)
+    topic = m.TxnOffsetCommitRequestTopic(name="t", partitions=[row])
+    return m.TxnOffsetCommitRequest(transactional_id="x", group_id="g", producer_id=1, topics=[topic])
+
+
+@pytest.fixture(autouse=True)
+def coordinates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Transactions, which are refused by default until all of it is there."""
+    monkeypatch.setattr(assembly, "SERVES_TRANSACTIONS", True)
+
+
+WRITER = (O.WRITE, R.TRANSACTIONAL_ID, "x")
 ON_GROUP = (O.READ, *GROUP)
 CASES: dict[str, Case] = {
     "produce": Case(lambda topic_id: produce(topic_id, 9), 9, ((O.WRITE, *TOPIC),)),
@@ -227,20 +240,46 @@ CASES: dict[str, Case] = {
             ],
         ), 0, ((O.DELETE, *GROUP), (O.READ, *TOPIC)),
     ),
+    "a producer's id in a transaction": Case(
+        lambda _: m.InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=1, producer_id=-1), 4, (WRITER,)
+    ),
+    "add partitions to a transaction": Case(
+        lambda _: m.AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id="x", v3_and_below_producer_id=1,
+            v3_and_below_topics=[m.AddPartitionsToTxnTopic(name="t", partitions=[0])],
+        ), 3, (WRITER, (O.WRITE, *TOPIC)),
+    ),
+    "add partitions to many transactions": Case(
+        lambda _: m.AddPartitionsToTxnRequest(transactions=[]), 5, ((O.CLUSTER_ACTION, *CLUSTER),)
+    ),
+    "add a group to a transaction": Case(
+        lambda _: m.AddOffsetsToTxnRequest(transactional_id="x", producer_id=1, group_id="g"), 4, (WRITER, ON_GROUP)
+    ),
+    "commit in a transaction": Case(
+        commit_in_a_transaction, 5, (WRITER, ON_GROUP, (O.READ, *TOPIC))
+    ),
+    "end a transaction": Case(
+        lambda _: m.EndTxnRequest(transactional_id="x", producer_id=1, committed=True), 5, (WRITER,)
+    ),
+    "describe transactions": Case(
+        lambda _: m.DescribeTransactionsRequest(transactional_ids=["x"]), 0, ((O.DESCRIBE, R.TRANSACTIONAL_ID, "x"),)
+    ),
     "a producer's id": Case(
         lambda _: m.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1, producer_id=-1),
         4, ((O.IDEMPOTENT_WRITE, *CLUSTER),),
     ),
 }  # fmt: skip
-FREE = {ApiKey.API_VERSIONS, ApiKey.DESCRIBE_CLUSTER, ApiKey.LIST_GROUPS}
+FREE = {ApiKey.API_VERSIONS, ApiKey.DESCRIBE_CLUSTER, ApiKey.LIST_GROUPS, ApiKey.LIST_TRANSACTIONS}
 """Answered for everybody, as in Kafka; what they show of others is tested apart."""
+APART = {ApiKey.WRITE_TXN_MARKERS}
+"""Either of two rights does: tested with the coordinator of transactions."""
 
 
 def codes(answer: Message) -> Iterator[int]:
     """Every error code of a response, down to its rows."""
     for field in answer.FIELDS:
         value = getattr(answer, field.name)
-        if field.name == "error_code":
+        if field.name in {"error_code", "partition_error_code"}:
             yield value
         for row in value if isinstance(value, list) else ():
             if isinstance(row, Message):
@@ -271,7 +310,7 @@ async def state(wire: Wire) -> Any:
 async def test_every_api_that_is_served_is_looked_at() -> None:
     async with running() as (gateway, _):
         asked = {case.make(bytes(16)).API_KEY for case in CASES.values()}
-        assert asked | FREE >= gateway.parts.table.handlers.keys() - {ApiKey.INCREMENTAL_ALTER_CONFIGS}
+        assert asked | FREE | APART >= gateway.parts.table.handlers.keys() - {ApiKey.INCREMENTAL_ALTER_CONFIGS}
         assert not asked & FREE
 
 

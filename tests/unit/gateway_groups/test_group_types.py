@@ -88,7 +88,9 @@ class Club:
     def delete(self) -> ErrorCode:
         return ErrorCode.NON_EMPTY_GROUP if self.members else ErrorCode.NONE
 
-    def check_commit(self, member_id: str, instance_id: str | None, generation: int, now: float) -> ErrorCode:
+    def check_commit(
+        self, member_id: str, instance_id: str | None, generation: int, now: float, *, transactional: bool = False
+    ) -> ErrorCode:
         return ErrorCode.GROUP_ID_NOT_FOUND
 
     def offsets_in_use(self, asked: AskedTopics) -> Generator[None, None, tuple[ErrorCode, Iterable[str] | None]]:

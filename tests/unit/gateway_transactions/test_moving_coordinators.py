@@ -14,6 +14,7 @@ import pytest
 from kclient.errors import ErrorCode as E
 from kclient.gateway import Gateway
 from kclient.htp import open_store
+from kclient.protocol import messages as m
 from tests.gateway_wire import Wire, names
 from tests.unit.gateway_cluster.together import joined
 from tests.unit.gateway_transactions.transacting import ByHand, committed_values
@@ -25,7 +26,7 @@ LISTEN = "127.0.0.1:0"
 PASSING = {
     E.NOT_COORDINATOR, E.COORDINATOR_NOT_AVAILABLE, E.COORDINATOR_LOAD_IN_PROGRESS, E.NOT_LEADER_OR_FOLLOWER,
     E.NOT_ENOUGH_REPLICAS, E.KAFKA_STORAGE_ERROR, E.CONCURRENT_TRANSACTIONS, E.UNKNOWN_TOPIC_OR_PARTITION,
-    E.REQUEST_TIMED_OUT,
+    E.REQUEST_TIMED_OUT, E.UNSTABLE_OFFSET_COMMIT,
 }  # fmt: skip
 
 
@@ -69,7 +70,38 @@ class Cluster:
                 lambda partition=partition: producer.send("t", self.value(producer, number), partition=partition),  # type: ignore[misc]
             )
             assert code == 0
+        group = self.group(producer)
+
+        async def offsets() -> int:
+            return await producer.offsets(group, {("t", 0): number})
+
+        assert await self.persist(producer, lambda: self.coordinator(group), offsets) == 0
         assert await self.persist(producer, coordinator, lambda: producer.end(commit)) == 0
+
+    async def committed(self, producer: ByHand) -> int:
+        """The offset of a producer's group, once it is stable."""
+        group, found = self.group(producer), -1
+
+        async def ask() -> int:
+            nonlocal found
+            wanted = m.OffsetFetchRequestTopics(name="t", partition_indexes=[0])
+            request = m.OffsetFetchRequest(
+                groups=[m.OffsetFetchRequestGroup(group_id=group, topics=[wanted])], require_stable=True
+            )
+            (answer,) = (await self.coordinator(group)(request, 8)).groups
+            if answer.error_code:
+                return int(answer.error_code)
+            (row,) = answer.topics[0].partitions
+            found = row.committed_offset
+            return int(row.error_code)
+
+        assert await self.persist(producer, lambda: self.coordinator(group), ask) == 0
+        return found
+
+    @staticmethod
+    def group(producer: ByHand) -> str:
+        """The group whose offsets a producer commits; mostly coordinated by another gateway than its transactions."""
+        return f"group-of-{producer.name}"
 
     @staticmethod
     def value(producer: ByHand, number: int) -> bytes:
@@ -95,6 +127,8 @@ async def test_transactions_go_on_while_gateways_come_and_go(grace: float) -> No
         async def round_of(number: int) -> None:
             for producer in producers:
                 await cluster.transact(producer, number, commit=number % 2 == 0)
+            for producer in producers:
+                assert await cluster.committed(producer) == number - number % 2
 
         await round_of(0)
         cluster.gateways.append(await stack.enter_async_context(joined(store, 3, listen=LISTEN)))

@@ -15,7 +15,7 @@ from kclient.errors import (
     ProducerFencedError,
     TransactionAbortableError,
 )
-from kclient.types import TopicPartition
+from kclient.types import OffsetAndMetadata, TopicPartition
 
 pytestmark = pytest.mark.anyio
 
@@ -102,3 +102,38 @@ async def test_what_takes_longer_than_its_time_is_aborted(bootstrap: str, anchor
         async with producer.transaction():
             await producer.send("t", b"in time", partition=0)
     assert await values(bootstrap) == [b"in time"]
+
+
+async def test_what_is_read_and_written_is_committed_as_one(bootstrap: str, anchor: Admin) -> None:
+    """Of three transactions over what a group reads, the second is aborted, and done again by the next member."""
+    source, count = TopicPartition("source", 0), 6
+    await anchor.create_topics([NewTopic("source", 1, 1)])
+    async with kclient.Producer(bootstrap_servers=bootstrap) as plain:
+        for number in range(count):
+            await plain.send("source", b"%d" % number)
+    group: dict[str, Any] = {
+        "group_id": "g", "bootstrap_servers": bootstrap, "auto_offset_reset": "earliest", "max_poll_records": 2,
+        "enable_auto_commit": False, "isolation_level": "read_committed",
+    }  # fmt: skip
+    async with kclient.Producer(bootstrap_servers=bootstrap, transactional_id="x") as producer:
+        await producer.init_transactions()
+        done = 0
+        with anyio.fail_after(30):
+            for attempt in range(4):
+                async with kclient.Consumer("source", **group) as consumer:
+                    found: list[Any] = []
+                    while not found:
+                        found = list(await consumer.poll(timeout=0.2))
+                    assert found[0].offset == done, "behind what was committed, with the records"
+                    await producer.begin_transaction()
+                    for record in found:
+                        await producer.send("t", b"copy of " + record.value, partition=0)
+                    offsets = {source: OffsetAndMetadata(found[-1].offset + 1)}
+                    await producer.send_offsets_to_transaction(offsets, consumer.group_metadata())
+                    if attempt == 1:
+                        await producer.abort_transaction()
+                    else:
+                        await producer.commit_transaction()
+                        done = found[-1].offset + 1
+    assert done == count
+    assert await values(bootstrap) == [b"copy of %d" % number for number in range(count)]

@@ -122,6 +122,43 @@ async def test_a_partition_that_is_not_in_the_transaction_is_refused() -> None:
         assert await producer.send("t", b"a", partition=led_by(other)[0]) == E.TRANSACTION_ABORTABLE
 
 
+def group_of(served: Served) -> str:
+    leadership = served[0].parts.leadership
+    return next(name for name in (f"group {number}" for number in itertools.count()) if leadership.coordinates(name))
+
+
+async def test_the_gateway_of_a_group_has_another_add_it() -> None:
+    async with open_store(f"memory:{next(names)}") as store, two(store) as (one, other):
+        producer, group = ByHand(one[1], coordinated_by(one)), group_of(other)
+        await producer.init()
+        producer.wire = other[1]
+        assert await producer.offsets(group, {("t", 0): 7}) == 0
+        zombie = ByHand(other[1], producer.name, producer_id=producer.producer_id, epoch=producer.epoch - 1)
+        assert await zombie.offsets(group, {("t", 0): 3}) == E.INVALID_PRODUCER_EPOCH
+        stranger = ByHand(other[1], coordinated_by(one) + "?", producer_id=1, epoch=0)
+        while other[0].parts.leadership.coordinates(stranger.name):
+            stranger.name += "?"
+        assert await stranger.offsets(group, {("t", 0): 3}) == E.INVALID_PRODUCER_ID_MAPPING
+        producer.wire = one[1]
+        assert await producer.end() == 0
+        await until_offset(other[1], group, 7)
+
+
+async def until_offset(wire: Wire, group_id: str, offset: int) -> None:
+    """Wait until this is a group's stable offset of the first partition."""
+    topics = [m.OffsetFetchRequestTopics(name="t", partition_indexes=[0])]
+    request = m.OffsetFetchRequest(
+        groups=[m.OffsetFetchRequestGroup(group_id=group_id, topics=topics)], require_stable=True
+    )
+    with anyio.fail_after(20):
+        while True:
+            (row,) = (await wire(request, 8)).groups[0].topics[0].partitions
+            if row.error_code != E.UNSTABLE_OFFSET_COMMIT:
+                break
+            await anyio.sleep(0.005)
+    assert (row.error_code, row.committed_offset) == (0, offset)
+
+
 async def test_another_run_under_the_same_number_is_found() -> None:
     async with open_store(f"memory:{next(names)}") as store, joined(store, 1, listen="127.0.0.1:0") as one:
         for _ in range(2):

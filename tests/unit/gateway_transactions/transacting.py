@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import anyio
@@ -63,6 +64,48 @@ class ByHand:
         if not code:
             self.sequences[topic, partition] = sequence + len(values)
         return code
+
+    async def add_group(self, group_id: str, *, request: int = 4) -> int:
+        """AddOffsetsToTxn; the code."""
+        wanted = m.AddOffsetsToTxnRequest(
+            transactional_id=self.name, producer_id=self.producer_id, producer_epoch=self.epoch, group_id=group_id
+        )
+        return int((await self.wire(wanted, request)).error_code)
+
+    async def offsets(
+        self,
+        group_id: str,
+        offsets: Mapping[tuple[str, int], int],
+        *,
+        request: int | None = None,
+        member: tuple[str, str | None, int] = ("", None, -1),
+        metadata: str = "",
+    ) -> int:
+        """TxnOffsetCommit of partitions; the first code.
+
+        Args:
+            group_id: The group.
+            offsets: By topic and partition.
+            request: The version, if another than the newest of the protocol.
+            member: Member id, instance id and generation.
+            metadata: Of each.
+        """
+        topics: dict[str, list[m.TxnOffsetCommitRequestPartition]] = {}
+        for (topic, partition), offset in offsets.items():
+            row = m.TxnOffsetCommitRequestPartition(
+                partition_index=partition, committed_offset=offset, committed_metadata=metadata
+            )
+            topics.setdefault(topic, []).append(row)
+        wanted = m.TxnOffsetCommitRequest(
+            transactional_id=self.name, group_id=group_id, producer_id=self.producer_id, producer_epoch=self.epoch,
+            topics=[m.TxnOffsetCommitRequestTopic(name=name, partitions=rows) for name, rows in topics.items()],
+        )  # fmt: skip
+        version = request or (5 if self.version >= 2 else 4)
+        if version >= 3:
+            wanted.member_id, wanted.group_instance_id, wanted.generation_id = member
+        answer = await self.wire(wanted, version)
+        codes = [int(row.error_code) for topic in answer.topics for row in topic.partitions]
+        return next(filter(None, codes), 0)
 
     async def end(self, commit: bool = True, *, keep: bool = False) -> int:
         """EndTxn; the code.
