@@ -70,7 +70,7 @@ from kclient.gateway.topics.catalogue import TopicCatalogue
 from kclient.gateway.topics.followed import FollowedTopics
 from kclient.gateway.topics.table import TopicTable
 from kclient.gateway.transactions.coordinator import TransactionCoordinator
-from kclient.gateway.transactions.settings import TransactionSettings
+from kclient.gateway.transactions.settings import transaction_settings
 from kclient.gateway.unit_epochs import UnitEpochs
 from kclient.gateway.virtual import SharedStore
 from kclient.gateway.workers import Workers
@@ -236,11 +236,12 @@ async def assemble(
     transactions = None
     if SERVES_TRANSACTIONS:
         transactions = TransactionCoordinator(
-            TransactionSettings, leadership,
+            partial(transaction_settings, config), leadership,
             manager=manager, lease=lease, claims=claims, producer_ids=producer_ids, shields=shields, flow=queue.flow(),
             clock=clock, memory=memory.account("transactions"),
             decided=groups.transactional.decided, spawn=spawn,
         )  # fmt: skip
+        dynamic.on_change(transactions.reconfigure)
     local = LocalPeers(topics, partitions, NoTransactions() if transactions is None else transactions)
     peer_calls = None
     if transactions is not None:

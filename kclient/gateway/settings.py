@@ -392,6 +392,24 @@ BROKER_SETTINGS: Final[Mapping[str, BrokerSetting]] = _table(
         "Longest request accepted, in bytes: at most a quarter of "
         "connections.max.memory.bytes. More is refused at the start; the default is lowered to it.",
     ),
+    BrokerSetting(
+        "transaction.max.timeout.ms",
+        Number(1),
+        "900000",
+        "Without effect until transactions are there: the longest transaction.timeout.ms that a producer may ask for.",
+    ),
+    BrokerSetting(
+        "transaction.remove.expired.transaction.cleanup.interval.ms",
+        Number(1),
+        "3600000",
+        "Without effect until transactions are there: how often transactional ids that have expired are looked for.",
+    ),
+    BrokerSetting(
+        "transactional.id.expiration.ms",
+        Number(1),
+        "604800000",
+        "Without effect until transactions are there: an idle transactional id is forgotten after this time.",
+    ),
     BrokerSetting("unclean.leader.election.enable", _B, "false", "Default of the topic setting."),
 )
 """The broker settings that the gateway obeys or reports."""
@@ -441,9 +459,12 @@ WITHOUT_EFFECT: Final = (
     "share.coordinator.state.topic.replication.factor",
     "socket.receive.buffer.bytes",
     "socket.send.buffer.bytes",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms",
+    "transaction.state.log.load.buffer.size",
     "transaction.state.log.min.isr",
     "transaction.state.log.num.partitions",
     "transaction.state.log.replication.factor",
+    "transaction.state.log.segment.bytes",
 )
 """Settings of a Kafka broker that people paste along: accepted with a log line, without effect here."""
 

@@ -90,6 +90,11 @@ class TransactionCoordinator:
         self.table: TransactionTable = TransactionTable(
             manager, lease, claims, leadership, producer_ids, shields, flow, memory
         )
+        self._expiry = TransactionExpiry(self.table, clock, settings)
+
+    def reconfigure(self) -> None:
+        """Take over changed broker settings."""
+        self._expiry.reconfigure()
 
     async def start(self, peers: Peers) -> None:
         """Take up what is open or decided; the catalogue of topics has been loaded before.
@@ -102,8 +107,7 @@ class TransactionCoordinator:
         """
         ending = TransactionEnding(self.table, self._leadership, peers, self._outcomes, self._clock, self._spawn)
         await ending.start()
-        expiry = TransactionExpiry(self.table, self._clock, self._settings)
-        self._spawn(expiry.run, name="transactional ids that expire")
+        self._spawn(self._expiry.run, name="transactional ids that expire")
 
     def close(self) -> None:
         """Take nothing any more. What is decided stays in its row, and is finished by whoever goes on."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from kclient.concurrency import Wakeup
 from kclient.errors import ClosedError, KafkaError, NotCoordinatorError
 
 if TYPE_CHECKING:
@@ -38,11 +39,22 @@ class TransactionExpiry:
         self._table = table
         self._clock = clock
         self._settings = settings
+        self._changed = Wakeup()
+
+    def reconfigure(self) -> None:
+        """Take over changed settings."""
+        self._changed.set()
 
     async def run(self) -> None:
         """Look for them again and again, for ever."""
+        last = self._clock.now()
         while True:
-            await anyio.sleep(self._settings().expired_cleanup_interval_ms / 1000)
+            left = last + self._settings().expired_cleanup_interval_ms / 1000 - self._clock.now()
+            if left > 0:
+                with anyio.move_on_after(left):
+                    await self._changed.wait()
+                continue
+            last = self._clock.now()
             try:
                 await self.expire()
             except ClosedError:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kclient.gateway.config import BrokerConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,3 +19,12 @@ class TransactionSettings:
     """An id that nobody has used for so long is forgotten."""
     expired_cleanup_interval_ms: int = 3_600_000
     """How often it is looked for those."""
+
+
+def transaction_settings(config: BrokerConfig) -> TransactionSettings:
+    """The settings for transactions among those of the broker."""
+    return TransactionSettings(
+        transaction_max_timeout_ms=config.get_int("transaction.max.timeout.ms"),
+        transactional_id_expiration_ms=config.get_int("transactional.id.expiration.ms"),
+        expired_cleanup_interval_ms=config.get_int("transaction.remove.expired.transaction.cleanup.interval.ms"),
+    )

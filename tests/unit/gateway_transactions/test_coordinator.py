@@ -378,6 +378,21 @@ async def test_ids_that_nobody_uses_are_forgotten() -> None:
         assert idle.producer_id > former
 
 
+async def test_the_settings_apply_at_once() -> None:
+    async with running() as (gateway, wire):
+        producer, idle = ByHand(wire, "x"), ByHand(wire, "idle")
+        assert await idle.init() == 0
+        assert await wire.alter(4, "", ("transaction.max.timeout.ms", 0, "1000")) == 0
+        assert await producer.init(timeout_ms=1001) == E.INVALID_TRANSACTION_TIMEOUT
+        assert await producer.init(timeout_ms=1000) == 0
+        interval = "transaction.remove.expired.transaction.cleanup.interval.ms"
+        assert await wire.alter(4, "", ("transactional.id.expiration.ms", 0, "1"), (interval, 0, "1")) == 0
+        with anyio.fail_after(10):
+            while await scan_all(gateway.parts.manager, TRANSACTIONS):
+                await anyio.sleep(0.005)
+        assert await idle.end() == E.INVALID_PRODUCER_ID_MAPPING
+
+
 class Rights:
     """Allows everything but one."""
 
