@@ -41,7 +41,7 @@ from kclient.records import EndMarker
 
 if TYPE_CHECKING:
     from kclient.gateway.access import Access
-    from kclient.gateway.contexts import ConnectionContext, RequestContext
+    from kclient.gateway.contexts import RequestContext
     from kclient.gateway.peers import LocalPeers
     from kclient.gateway.topics.record import TopicRecord
     from kclient.gateway.topics.table import TopicTable
@@ -88,7 +88,7 @@ class AddPartitionsToTxnHandler(Handler):
             trusted = self._from_gateway(context.client_id)
             if not trusted:
                 self._access.check_cluster(client, AclOperation.CLUSTER_ACTION)
-            return partial(self._finish_many, request, client, trusted)
+            return partial(self._finish_many, request, trusted)
         name = request.v3_and_below_transactional_id
         self._access.check(client, AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, name)
         return partial(self._finish_one, request, context)
@@ -97,7 +97,9 @@ class AddPartitionsToTxnHandler(Handler):
         self, request: AddPartitionsToTxnRequest, context: RequestContext
     ) -> AddPartitionsToTxnResponse:
         topics = request.v3_and_below_topics
-        found, refused = self._look_up(topics, context.connection, AclOperation.WRITE)
+        found, refused = self._look_up(
+            topics, lambda name: self._access.topic(context.connection, AclOperation.WRITE, name)
+        )
         code: int = ErrorCode.NONE
         if refused:  # all or none
             code = ErrorCode.OPERATION_NOT_ATTEMPTED
@@ -113,25 +115,19 @@ class AddPartitionsToTxnHandler(Handler):
             results_by_topic_v3_and_below=_results(topics, dict.fromkeys(found, code) | refused)
         )
 
-    async def _finish_many(
-        self, request: AddPartitionsToTxnRequest, client: ConnectionContext, trusted: bool
-    ) -> AddPartitionsToTxnResponse:
+    async def _finish_many(self, request: AddPartitionsToTxnRequest, trusted: bool) -> AddPartitionsToTxnResponse:
         answers: list[AddPartitionsToTxnResult] = [AddPartitionsToTxnResult() for _ in request.transactions]
         async with anyio.create_task_group() as tasks:  # none waits for the commit of another
             for each, answer in zip(request.transactions, answers, strict=True):
-                tasks.start_soon(self._verify, each, answer, client, trusted)
+                tasks.start_soon(self._verify, each, answer, trusted)
         return AddPartitionsToTxnResponse(results_by_transaction=answers)
 
     async def _verify(
-        self,
-        asked: AddPartitionsToTxnTransaction,
-        answer: AddPartitionsToTxnResult,
-        client: ConnectionContext,
-        trusted: bool,
+        self, asked: AddPartitionsToTxnTransaction, answer: AddPartitionsToTxnResult, trusted: bool
     ) -> None:
         groups = {each.name: name for each in asked.topics if trusted and (name := named_group(each.name)) is not None}
         topics = [each for each in asked.topics if each.name not in groups]
-        found, refused = self._look_up(topics, client, None, trusted=trusted)
+        found, refused = self._look_up(topics, partial(self._named_by_broker, trusted=trusted))
         transaction = TransactionOf(asked.transactional_id, asked.producer_id, asked.producer_epoch)
         joining = [(each.name, number) for each in asked.topics if each.name in groups for number in each.partitions]
         codes = dict.fromkeys((*found, *joining), int(ErrorCode.COORDINATOR_NOT_AVAILABLE))
@@ -149,23 +145,14 @@ class AddPartitionsToTxnHandler(Handler):
         answer.topic_results = _results(asked.topics, codes | refused)
 
     def _look_up(
-        self,
-        topics: Sequence[AddPartitionsToTxnTopic],
-        client: ConnectionContext,
-        operation: AclOperation | None,
-        *,
-        trusted: bool = False,
+        self, topics: Sequence[AddPartitionsToTxnTopic], find: Callable[[str], TopicRecord]
     ) -> tuple[dict[tuple[str, int], PartitionId], dict[tuple[str, int], int]]:
         """The partitions by topic and number, and the codes of those that cannot be used."""
         found: dict[tuple[str, int], PartitionId] = {}
         refused: dict[tuple[str, int], int] = {}
         for topic in topics:
-            topic_id = named_id(topic.name) if trusted else None
             try:
-                if topic_id is not None:
-                    record = self._by_id(topic_id)
-                else:
-                    record = self._access.topic(client, operation or AclOperation.DESCRIBE, topic.name)
+                record = find(topic.name)
             except KafkaError as error:
                 refused |= {(topic.name, number): code_of(error) for number in topic.partitions}
                 continue
@@ -176,10 +163,12 @@ class AddPartitionsToTxnHandler(Handler):
                     refused[topic.name, number] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return found, refused
 
-    def _by_id(self, topic_id: bytes) -> TopicRecord:
-        record = self._topics.by_id(topic_id)
+    def _named_by_broker(self, name: str, *, trusted: bool) -> TopicRecord:
+        """The topic that a gateway names by its id, and any other broker by its name, with the right to the cluster."""
+        topic_id = named_id(name) if trusted else None
+        record = self._topics.get(name) if topic_id is None else self._topics.by_id(topic_id)
         if record is None:
-            raise UnknownTopicOrPartitionError(f"there is no topic of the id {topic_id.hex()}")
+            raise UnknownTopicOrPartitionError(f"there is no topic {name[:300]}")
         return record
 
     def fail(
@@ -268,12 +257,10 @@ class WriteTxnMarkersHandler(Handler):
                 raise ClusterAuthorizationError("ends of transactions are taken from the gateways of the store only")
             if not self._access.allows(client, AclOperation.ALTER, ResourceType.CLUSTER, CLUSTER_NAME):
                 self._access.check_cluster(client, AclOperation.CLUSTER_ACTION)
-        return partial(self._finish, request, client, trusted)
+        return partial(self._finish, request, trusted)
 
-    async def _finish(
-        self, request: WriteTxnMarkersRequest, client: ConnectionContext, trusted: bool
-    ) -> WriteTxnMarkersResponse:
-        places = [self._look_up(marker, client, trusted) for marker in request.markers]
+    async def _finish(self, request: WriteTxnMarkersRequest, trusted: bool) -> WriteTxnMarkersResponse:
+        places = [self._look_up(marker, trusted) for marker in request.markers]
         ends = [
             EndOfTransaction(
                 marker.producer_id,
@@ -298,16 +285,12 @@ class WriteTxnMarkersHandler(Handler):
             response.markers.append(result)
         return response
 
-    def _look_up(
-        self, marker: WritableTxnMarker, client: ConnectionContext, trusted: bool
-    ) -> dict[tuple[str, int], PartitionId]:
+    def _look_up(self, marker: WritableTxnMarker, trusted: bool) -> dict[tuple[str, int], PartitionId]:
+        """The partitions by topic and number. The right to the cluster is enough, whatever the topic."""
         found: dict[tuple[str, int], PartitionId] = {}
         for topic in marker.topics:
             topic_id = named_id(topic.name) if trusted else None
-            if topic_id is None:
-                record = self._access.find(client, AclOperation.DESCRIBE, topic.name, None)
-            else:
-                record = self._topics.by_id(topic_id)
+            record = self._topics.get(topic.name) if topic_id is None else self._topics.by_id(topic_id)
             if record is not None:
                 found |= {
                     (topic.name, number): PartitionId(record.topic_id, number)

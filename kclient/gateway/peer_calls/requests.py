@@ -113,7 +113,7 @@ class Verify:
 
 
 class Join:
-    """AddPartitionsToTxn of brokers, too: groups are to join, in place of Kafka's partitions of `__consumer_offsets`."""
+    """AddPartitionsToTxn of brokers, too: groups are to join, where Kafka has partitions of `__consumer_offsets`."""
 
     api: ApiKey = ApiKey.ADD_PARTITIONS_TO_TXN
     version: int = 5

@@ -102,6 +102,11 @@ def coordinates(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(assembly, "SERVES_TRANSACTIONS", True)
 
 
+def end_of_transaction() -> ApiMessage:
+    topic = m.WritableTxnMarkerTopic(name="t", partition_indexes=[0])
+    return m.WriteTxnMarkersRequest(markers=[m.WritableTxnMarker(producer_id=1, producer_epoch=0, topics=[topic])])
+
+
 WRITER = (O.WRITE, R.TRANSACTIONAL_ID, "x")
 ON_GROUP = (O.READ, *GROUP)
 CASES: dict[str, Case] = {
@@ -258,6 +263,21 @@ CASES: dict[str, Case] = {
     "commit in a transaction": Case(
         commit_in_a_transaction, 5, (WRITER, ON_GROUP, (O.READ, *TOPIC))
     ),
+    "add partitions to transactions, as a broker": Case(
+        lambda _: m.AddPartitionsToTxnRequest(
+            transactions=[
+                m.AddPartitionsToTxnTransaction(
+                    transactional_id="x", producer_id=1, topics=[m.AddPartitionsToTxnTopic(name="t", partitions=[0])]
+                )
+            ]
+        ), 5, ((O.CLUSTER_ACTION, *CLUSTER),),
+    ),
+    "write ends of transactions, as a broker": Case(
+        lambda _: end_of_transaction(), 2, ((O.CLUSTER_ACTION, *CLUSTER),)
+    ),
+    "write ends of transactions, as an administrator": Case(
+        lambda _: end_of_transaction(), 1, ((O.ALTER, *CLUSTER),)
+    ),
     "end a transaction": Case(
         lambda _: m.EndTxnRequest(transactional_id="x", producer_id=1, committed=True), 5, (WRITER,)
     ),
@@ -271,8 +291,6 @@ CASES: dict[str, Case] = {
 }  # fmt: skip
 FREE = {ApiKey.API_VERSIONS, ApiKey.DESCRIBE_CLUSTER, ApiKey.LIST_GROUPS, ApiKey.LIST_TRANSACTIONS}
 """Answered for everybody, as in Kafka; what they show of others is tested apart."""
-APART = {ApiKey.WRITE_TXN_MARKERS}
-"""Either of two rights does: tested with the coordinator of transactions."""
 
 
 def codes(answer: Message) -> Iterator[int]:
@@ -310,7 +328,7 @@ async def state(wire: Wire) -> Any:
 async def test_every_api_that_is_served_is_looked_at() -> None:
     async with running() as (gateway, _):
         asked = {case.make(bytes(16)).API_KEY for case in CASES.values()}
-        assert asked | FREE | APART >= gateway.parts.table.handlers.keys() - {ApiKey.INCREMENTAL_ALTER_CONFIGS}
+        assert asked | FREE >= gateway.parts.table.handlers.keys() - {ApiKey.INCREMENTAL_ALTER_CONFIGS}
         assert not asked & FREE
 
 
