@@ -1,4 +1,4 @@
-"""A small coordinator of transactions, and gateways that reach one another: what stands behind `gateway/peers.py`.
+"""A small coordinator of transactions, which stands in for `kclient.gateway.transactions`.
 
 It keeps everything in memory and knows no timeouts: enough to have partitions hold transactions.
 """
@@ -6,16 +6,17 @@ It keeps everything in memory and knows no timeouts: enough to have partitions h
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import anyio.lowlevel
 import pytest
 
 from kclient.errors import ErrorCode
-from kclient.gateway import Gateway, assembly
+from kclient.gateway import Gateway
 from kclient.gateway.partition_id import PartitionId
 from kclient.gateway.peers import EndOfTransaction, LocalPeers, Outcomes, TransactionOf
+from kclient.gateway.transactions.coordinator import TransactionCoordinator
 from kclient.records import EndMarker
 from tests.gateway_wire import Wire, batch_of, produce_request
 
@@ -60,40 +61,10 @@ class SmallCoordinator:
         return dict.fromkeys(partitions, self.answers.popleft()) if self.answers else answer
 
 
-class FarPeers:
-    """Implements `kclient.gateway.peers.Peers` among several gateways: some lead, one coordinates.
-
-    Everything that is said takes some turns of the loop, and is said by value.
-    """
-
-    def __init__(self, coordinator: SmallCoordinator) -> None:
-        self._coordinator = coordinator
-        self.leaders: dict[bytes, LocalPeers] = {}
-        """Who leads the partitions of a topic."""
-
-    async def verify(self, transaction: TransactionOf, partitions: Collection[PartitionId], *, add: bool) -> Outcomes:
-        await anyio.lowlevel.checkpoint()
-        return dict(await self._coordinator.verify(TransactionOf(*transaction), list(partitions), add=add))
-
-    async def write_markers(self, ends: Sequence[EndOfTransaction]) -> list[Outcomes]:
-        answers: list[Outcomes] = []
-        for end in ends:
-            outcomes: dict[PartitionId, int] = {}
-            for partition in end.partitions:
-                await anyio.lowlevel.checkpoint()
-                leader = self.leaders.get(partition.topic_id)
-                if leader is None:
-                    outcomes[partition] = ErrorCode.NOT_LEADER_OR_FOLLOWER
-                else:
-                    outcomes |= (await leader.write_markers([end._replace(partitions=[partition])]))[0]
-            answers.append(outcomes)
-        return answers
-
-
 class Transactor:
     """A producer of transactions over one connection, and the coordinator's side of it."""
 
-    def __init__(self, wire: Wire, coordinator: SmallCoordinator, peers: LocalPeers | FarPeers, name: str) -> None:
+    def __init__(self, wire: Wire, coordinator: SmallCoordinator, peers: LocalPeers, name: str) -> None:
         self._wire = wire
         self._coordinator = coordinator
         self._peers = peers
@@ -129,9 +100,9 @@ class Transactor:
 
 
 def coordinated(monkeypatch: pytest.MonkeyPatch) -> SmallCoordinator:
-    """Have the gateways that are started now ask a small coordinator."""
+    """Have gateways ask a small coordinator whether partitions are in transactions."""
     coordinator = SmallCoordinator()
-    monkeypatch.setattr(assembly, "NoTransactions", lambda: coordinator)
+    monkeypatch.setattr(TransactionCoordinator, "verify", coordinator.verify)
     return coordinator
 
 

@@ -58,7 +58,7 @@ from kclient.gateway.partition_stores import PartitionStores, shared_store
 from kclient.gateway.partitions import PartitionTable
 from kclient.gateway.peer_calls.names import is_gateway
 from kclient.gateway.peer_calls.routing import ClusterPeers
-from kclient.gateway.peers import LocalPeers, NoTransactions, Peers
+from kclient.gateway.peers import LocalPeers, Peers
 from kclient.gateway.producer_ids import ProducerIds
 from kclient.gateway.producer_windows import ProducerLimit
 from kclient.gateway.releases import Releases
@@ -79,8 +79,6 @@ from kclient.memory_ledger import MemoryPart
 from kclient.net.address import Address
 from kclient.net.fair_queue import FairQueue
 
-SERVES_TRANSACTIONS: bool = False
-"""Whether transactions are coordinated. Until what `docs/internals/transactions.md` plans is there they are refused."""
 _TOPICS_SHARE, _APPENDS_SHARE, _BATCHES_SHARE = 4, 8, 8
 """One part in so many of the memory may be taken by topics, by appends that wait for syncs, and by batches that are not
 stored and nobody waits for."""
@@ -112,11 +110,8 @@ class Assembly:
     shared: SharedStore
     """The topics of HTP that partitions share."""
     groups: GroupCoordinator
-    transactions: TransactionCoordinator | None
-    """None while transactions are refused."""
-    peers: Peers
-    peer_calls: ClusterPeers | None
-    """The same, where other gateways are asked too: while transactions are coordinated."""
+    transactions: TransactionCoordinator
+    peers: ClusterPeers
     producer_ids: ProducerIds
     retention: Retention
     opener: Opener
@@ -143,8 +138,7 @@ class Assembly:
             self.generations.on_change(self.partitions.forget_ahead)
             await self.partitions.load()
         await self.groups.start()
-        if self.transactions is not None:
-            await self.transactions.start(self.peers)
+        await self.transactions.start(self.peers)
         await self.catalogue.sweep()
 
 
@@ -233,22 +227,16 @@ async def assemble(
     auto_create_topics = config.live_bool("auto.create.topics.enable")
     moves = MovesByHand(generations, lease, topics, leadership)
     producer_ids = ProducerIds(manager, lease, identity.leader_epoch, producers)
-    transactions = None
-    if SERVES_TRANSACTIONS:
-        transactions = TransactionCoordinator(
-            partial(transaction_settings, config), leadership,
-            manager=manager, lease=lease, claims=claims, producer_ids=producer_ids, shields=shields, flow=queue.flow(),
-            clock=clock, memory=memory.account("transactions"),
-            decided=groups.transactional.decided, spawn=spawn,
-        )  # fmt: skip
-        dynamic.on_change(transactions.reconfigure)
-    local = LocalPeers(topics, partitions, NoTransactions() if transactions is None else transactions)
-    peer_calls = None
-    if transactions is not None:
-        peer_calls = ClusterPeers(
-            local, identity, topics, leadership, generations, cluster, store=address, supervisor=supervisor
-        )
-    peers = local if peer_calls is None else peer_calls
+    transactions = TransactionCoordinator(
+        partial(transaction_settings, config), leadership,
+        manager=manager, lease=lease, claims=claims, producer_ids=producer_ids, shields=shields, flow=queue.flow(),
+        clock=clock, memory=memory.account("transactions"), decided=groups.transactional.decided, spawn=spawn,
+    )  # fmt: skip
+    dynamic.on_change(transactions.reconfigure)
+    local = LocalPeers(topics, partitions, transactions)
+    peers = ClusterPeers(
+        local, identity, topics, leadership, generations, cluster, store=address, supervisor=supervisor
+    )
     table = HandlerTable(
         [
             ProduceHandler(access, partitions, leadership, workers, clock, peers, appends, batches, spawn),
@@ -285,7 +273,7 @@ async def assemble(
             *group_handlers(leadership, access, groups, clock),
             *transaction_handlers(access, transactions, local, peers, topics, cluster, groups, clock),
         ],
-        Features() if transactions is None else Features([Feature("transaction.version", 0, 2, 2)], epoch=0),
+        Features([Feature("transaction.version", 0, 2, 2)], epoch=0),
     )
     return Assembly(
         config=config,
@@ -306,7 +294,6 @@ async def assemble(
         groups=groups,
         transactions=transactions,
         peers=peers,
-        peer_calls=peer_calls,
         producer_ids=producer_ids,
         retention=retention,
         opener=Opener(topics, partitions, clock),
@@ -341,7 +328,7 @@ def group_handlers(leadership: Leadership, access: Access, groups: GroupCoordina
 
 def transaction_handlers(
     access: Access,
-    transactions: TransactionCoordinator | None,
+    transactions: TransactionCoordinator,
     local: LocalPeers,
     peers: Peers,
     topics: TopicTable,
@@ -349,9 +336,7 @@ def transaction_handlers(
     groups: GroupCoordinator,
     clock: Clock,
 ) -> list[Handler]:
-    """Who answers what is asked of transactions; nobody where there are none."""
-    if transactions is None:
-        return []
+    """Who answers what is asked of transactions."""
     from_gateway = partial(is_gateway, gateways=cluster)
     return [
         AddPartitionsToTxnHandler(access, transactions, topics, from_gateway),

@@ -1,6 +1,6 @@
 """The features of a cluster (KIP-584): what the software can do, and the level that is in use.
 
-A client asks ApiVersions before it relies on one, such as `transaction.version`. At present a gateway has none.
+A client asks ApiVersions before it relies on one, such as `transaction.version`.
 """
 
 from __future__ import annotations

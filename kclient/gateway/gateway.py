@@ -552,10 +552,8 @@ class Gateway:
         if self._participation is not None and self._supervisor.failure is None:
             await self._participation.leave(parts.hand_over, grace)
         parts.requests.drain()
-        if parts.transactions is not None:
-            parts.transactions.close()
-        if parts.peer_calls is not None:
-            parts.peer_calls.close()
+        parts.transactions.close()
+        parts.peers.close()
         healthy = self._supervisor.failure is None
         left = max(end - anyio.current_time(), _LEAST_S)
         if healthy:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 import anyio
 
 from kclient.concurrency import Completion
-from kclient.errors import ErrorCode, InvalidTxnStateError, KafkaError
+from kclient.errors import ErrorCode, KafkaError
 from kclient.gateway.append import AppendState
 from kclient.gateway.error_codes import code_of
 from kclient.gateway.partition import Partition
@@ -103,24 +103,6 @@ class TransactionVerifier(Protocol):
     async def join_group(self, transaction: TransactionOf, group_id: str) -> None:
         """As `Peers.join_group`, of a transaction that is coordinated here."""
         ...
-
-
-class NoTransactions:
-    """The coordinator of a gateway that has none: no partition is in any transaction."""
-
-    async def verify(self, transaction: TransactionOf, partitions: Collection[PartitionId], *, add: bool) -> Outcomes:
-        """Raises `InvalidTxnStateError`."""
-        raise _unsupported(transaction)
-
-    async def join_group(self, transaction: TransactionOf, group_id: str) -> None:
-        """Raises `InvalidTxnStateError`."""
-        raise _unsupported(transaction)
-
-
-def _unsupported(transaction: TransactionOf) -> InvalidTxnStateError:
-    return InvalidTxnStateError(
-        f"transactions are not supported yet (transactional.id {transaction.transactional_id!r})"
-    )
 
 
 class LocalPeers:

@@ -396,19 +396,19 @@ BROKER_SETTINGS: Final[Mapping[str, BrokerSetting]] = _table(
         "transaction.max.timeout.ms",
         Number(1),
         "900000",
-        "Without effect until transactions are there: the longest transaction.timeout.ms that a producer may ask for.",
+        "The longest transaction.timeout.ms that a producer may ask for.",
     ),
     BrokerSetting(
         "transaction.remove.expired.transaction.cleanup.interval.ms",
         Number(1),
         "3600000",
-        "Without effect until transactions are there: how often transactional ids that have expired are looked for.",
+        "How often transactional ids that have expired are looked for.",
     ),
     BrokerSetting(
         "transactional.id.expiration.ms",
         Number(1),
         "604800000",
-        "Without effect until transactions are there: an idle transactional id is forgotten after this time.",
+        "An idle transactional id is forgotten after this time.",
     ),
     BrokerSetting("unclean.leader.election.enable", _B, "false", "Default of the topic setting."),
 )

@@ -162,10 +162,4 @@ def error_of(request: TransactionRequest, code: int, transactional_id: str, subj
             "transaction took longer than transaction.timeout.ms; close this producer"
         )
     about = f"{request.value} of {transactional_id!r}{f' for {subject}' if subject else ''}"
-    hint = _HINTS.get(code, "")
-    return error_for(code, f"{about}: {error_class(code)(None).message}{hint}")
-
-
-_HINTS: Final[dict[int, str]] = {
-    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: " (a kclient gateway, which has no transactions yet, says so too)",
-}
+    return error_for(code, f"{about}: {error_class(code)(None).message}")

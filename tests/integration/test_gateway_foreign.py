@@ -263,15 +263,6 @@ def test_deleting_records(served: str, topic: str) -> None:
     reader.close()
 
 
-def test_a_transactional_producer_is_told_clearly(served: str) -> None:
-    producer = confluent.Producer({"bootstrap.servers": served, "transactional.id": "x"})
-    with pytest.raises(confluent.KafkaException) as refused:
-        producer.init_transactions(PATIENCE_S)
-    error = refused.value.args[0]
-    assert error.code() == confluent.KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "and not that the time is over"
-    assert error.fatal()
-
-
 def test_a_message_that_is_too_large(served: str, topic: str) -> None:
     new_topic(served, topic, 1, max_message_bytes="1000")
     errors: list[Any] = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,9 @@ GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 PRODUCER = "org.apache.kafka.tools.VerifiableProducer"
 CONSUMER = "org.apache.kafka.tools.VerifiableConsumer"
 OFFSETS = "org.apache.kafka.tools.GetOffsetShell"
+COPIER = "org.apache.kafka.tools.TransactionalMessageCopier"
+CONSOLE = "org.apache.kafka.tools.consumer.ConsoleConsumer"
+TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
 
 
 @pytest.fixture(scope="module")
@@ -115,12 +117,46 @@ def test_produce_consume_groups_and_offsets(served: str, tools: JavaTools, topic
     assert f"g-{topic}" not in run("--list").split()
 
 
-def test_a_transactional_java_client_is_told_clearly(served: str, tools: JavaTools, topic: str) -> None:
-    command = tools.command(
-        "org.apache.kafka.tools.ProducerPerformance", "--topic", topic, "--num-records", "10", "--record-size", "10",
-        "--throughput", "-1", "--transactional-id", "x",
-        "--producer-props", f"bootstrap.servers={served}", "max.block.ms=5000",
+def test_transactions(served: str, tools: JavaTools, topic: str) -> None:
+    """Kafka's own system test for exactly once: it copies in transactions, and aborts some of them at random."""
+    target = f"{topic}-target"
+    for name in (topic, target):
+        tools.run(TOPICS, "--bootstrap-server", served, "--create", "--topic", name, "--partitions", "1")
+    tools.run(PRODUCER, "--bootstrap-server", served, "--topic", topic, "--max-messages", "500", "--acks", "-1")
+    copied = events(
+        tools.run(
+            COPIER, "--broker-list", served, "--transactional-id", topic, "--consumer-group", topic,
+            "--input-topic", topic, "--input-partition", "0", "--output-topic", target,
+            "--max-messages", "500", "--transaction-size", "50", "--enable-random-aborts",
+        )
     )  # fmt: skip
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert result.returncode != 0
-    assert "TransactionalIdAuthorizationException" in result.stderr
+    assert copied[-1]["consumed"] == 500
+    assert copied[-1]["remaining"] == 0
+    read = tools.run(
+        CONSOLE, "--bootstrap-server", served, "--topic", target, "--from-beginning", "--max-messages", "500",
+        "--isolation-level", "read_committed", "--timeout-ms", "20000",
+    )  # fmt: skip
+    assert [int(line) for line in read.split()] == list(range(500))
+
+    def run(*arguments: str) -> list[dict[str, str]]:
+        head, *rows = tools.run(TRANSACTIONS, "--bootstrap-server", served, *arguments).splitlines()
+        return [dict(zip(head.split(), row.split(), strict=False)) for row in rows]
+
+    (listed,) = [row for row in run("list") if row["TransactionalId"] == topic]
+    assert listed["TransactionState"] in {"CompleteCommit", "CompleteAbort"}
+    (described,) = run("describe", "--transactional-id", topic)
+    assert described["ProducerId"] == listed["ProducerId"]
+
+
+def test_a_producer_commits_as_time_goes_by(served: str, tools: JavaTools, topic: str) -> None:
+    tools.run(TOPICS, "--bootstrap-server", served, "--create", "--topic", topic, "--partitions", "3")
+    tools.run(
+        "org.apache.kafka.tools.ProducerPerformance", "--topic", topic, "--num-records", "2000", "--record-size", "10",
+        "--throughput", "4000", "--transactional-id", topic, "--transaction-duration-ms", "100",
+        "--producer-props", f"bootstrap.servers={served}",
+    )  # fmt: skip
+    read = tools.run(
+        CONSOLE, "--bootstrap-server", served, "--topic", topic, "--from-beginning", "--max-messages", "2000",
+        "--isolation-level", "read_committed", "--timeout-ms", "20000",
+    )  # fmt: skip
+    assert len(read.split()) == 2000

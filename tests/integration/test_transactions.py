@@ -1,4 +1,4 @@
-"""Transactions of our producer against real Kafka 4.3 (transaction.version 2) and 3.9 (version 1)."""
+"""Transactions of our producer at real Kafka 4.3 (transaction.version 2) and 3.9 (version 1), and the gateway (2)."""
 
 from __future__ import annotations
 
@@ -23,21 +23,24 @@ from tests.conftest import require_java
 from tests.kafka_artifacts import KAFKA_3, KAFKA_4
 from tests.kafka_server import KafkaServer
 
-pytestmark = [pytest.mark.anyio, pytest.mark.kafka]
+pytestmark = pytest.mark.anyio
 
 PARTITIONS = 3
 
 
-@pytest.fixture(params=["kafka", "kafka3"])
+REAL = [pytest.param(name, marks=pytest.mark.kafka) for name in ("kafka", "kafka3")]
+
+
+@pytest.fixture(params=[*REAL, "gateway"])
 def bootstrap(request: pytest.FixtureRequest) -> str:
-    server: KafkaServer = request.getfixturevalue(request.param)
-    return server.bootstrap
+    server: KafkaServer | str = request.getfixturevalue(request.param)
+    return server if isinstance(server, str) else server.bootstrap
 
 
 @pytest.fixture
 def version(request: pytest.FixtureRequest, bootstrap: str) -> int:
     """Which generation of the protocol the broker has finalized."""
-    return 2 if "kafka" in request.node.callspec.params.values() else 1
+    return 1 if "kafka3" in request.node.callspec.params.values() else 2
 
 
 @pytest.fixture
@@ -269,6 +272,7 @@ async def test_blocking(bootstrap: str, made: str) -> None:
     assert await values(bootstrap, made) == [b"%03d" % number for number in range(1000)]
 
 
+@pytest.mark.kafka
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("release", [KAFKA_4, KAFKA_3])
@@ -310,6 +314,7 @@ async def test_a_broker_that_is_killed_amid_a_transaction(release: str, tmp_path
         await anyio.to_thread.run_sync(server.stop)
 
 
+@pytest.mark.kafka
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 async def test_the_cluster_is_upgraded_under_the_producer(tmp_path: Path, topic: str) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from functools import partial
 from typing import ClassVar, Final
 
-from kclient.errors import ErrorCode, InvalidRequestError, KafkaError, TransactionalIdAuthorizationError
+from kclient.errors import ErrorCode, InvalidRequestError, KafkaError
 from kclient.gateway.access import Access, AclOperation, ResourceType
 from kclient.gateway.contexts import RequestContext
 from kclient.gateway.error_codes import Role, code_of
@@ -16,9 +15,6 @@ from kclient.gateway.transaction import ProducerIdentity
 from kclient.gateway.transactions.coordinator import TransactionCoordinator
 from kclient.protocol.messages.produce import InitProducerIdRequest, InitProducerIdResponse
 from kclient.protocol.registry import ApiKey
-
-logger: logging.Logger = logging.getLogger("kclient.gateway.produce")
-
 
 _FENCED_SINCE: Final = 4
 """From this version on clients know PRODUCER_FENCED."""
@@ -30,14 +26,14 @@ class InitProducerIdHandler(Handler):
     Args:
         access: Who may ask.
         producer_ids: Gives out ids.
-        transactions: Their coordinator; None where there are none.
+        transactions: Their coordinator.
     """
 
     API: ClassVar[ApiKey] = ApiKey.INIT_PRODUCER_ID
     VERSIONS: ClassVar[VersionRange] = (0, 5)
     ROLE: ClassVar[Role] = Role.PRODUCERS
 
-    def __init__(self, access: Access, producer_ids: ProducerIds, transactions: TransactionCoordinator | None) -> None:
+    def __init__(self, access: Access, producer_ids: ProducerIds, transactions: TransactionCoordinator) -> None:
         self._access = access
         self._producer_ids = producer_ids
         self._transactions = transactions
@@ -59,17 +55,11 @@ class InitProducerIdHandler(Handler):
 
     def _transactional(self, request: InitProducerIdRequest, transactional_id: str, context: RequestContext) -> Finish:
         self._access.check(context.connection, AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
-        if self._transactions is None:
-            text = f"transactions are not supported yet (transactional.id {transactional_id!r})"
-            logger.warning("%s asks for transactions: %s", context.connection.peer, text)
-            # the one error that ends every client's attempt at once: others are tried again by librdkafka
-            raise TransactionalIdAuthorizationError(text)
         expected = ProducerIdentity(request.producer_id, request.producer_epoch)
         if (expected.producer_id < 0) is not (expected.epoch < 0):
             raise InvalidRequestError(f"a producer has an id and an epoch, or none of them: {expected}")
         return partial(
             self._initialize,
-            self._transactions,
             transactional_id,
             None if expected.epoch < 0 else expected,
             request.transaction_timeout_ms,
@@ -78,14 +68,13 @@ class InitProducerIdHandler(Handler):
 
     async def _initialize(
         self,
-        transactions: TransactionCoordinator,
         transactional_id: str,
         expected: ProducerIdentity | None,
         timeout_ms: int,
         version: int,
     ) -> InitProducerIdResponse:
         try:
-            producer_id, epoch = await transactions.initialize(transactional_id, expected, timeout_ms)
+            producer_id, epoch = await self._transactions.initialize(transactional_id, expected, timeout_ms)
         except KafkaError as error:
             code = code_of(error, Role.GROUPS)
             if code == ErrorCode.PRODUCER_FENCED and version < _FENCED_SINCE:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -17,7 +18,6 @@ from kclient.errors import (
     NotCoordinatorError,
     error_for,
 )
-from kclient.gateway.error_codes import code_of
 from kclient.gateway.peer_calls.connecting import connect_to
 from kclient.gateway.peer_calls.lane import PeerLane
 from kclient.gateway.peer_calls.names import client_id_of
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from kclient.net.address import Address
 
 K = TypeVar("K")
+
+logger: logging.Logger = logging.getLogger("kclient.gateway.peers")
 
 _PATIENCE_S: Final = 1.0
 """Seconds for which the coordinator of a transaction is looked for."""
@@ -249,8 +251,8 @@ class ClusterPeers:
         try:
             codes = await self._lane(node_id, WRITE_ENDS).ask(end, wanted)
         except KafkaError as error:
-            code = code_of(error)
-            found.update(dict.fromkeys(wanted, code if error.retriable else ErrorCode.NOT_LEADER_OR_FOLLOWER))
+            logger.debug("the gateway with node.id=%d cannot be asked for ends of transactions: %s", node_id, error)
+            found.update(dict.fromkeys(wanted, ErrorCode.NOT_LEADER_OR_FOLLOWER))  # it is tried again
             return
         for each, code in codes.items():
             if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and self._topics.by_id(each.topic_id) is not None:

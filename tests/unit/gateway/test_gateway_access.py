@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kclient.errors import ErrorCode
-from kclient.gateway import Gateway, assembly
+from kclient.gateway import Gateway
 from kclient.gateway.access import CLUSTER_NAME, OPERATIONS, AclOperation, ResourceType
 from kclient.gateway.contexts import ANONYMOUS, ConnectionContext
 from kclient.protocol import messages as m
@@ -94,12 +94,6 @@ def commit_in_a_transaction(_: bytes) -> ApiMessage:
     row = m.TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=1)
     topic = m.TxnOffsetCommitRequestTopic(name="t", partitions=[row])
     return m.TxnOffsetCommitRequest(transactional_id="x", group_id="g", producer_id=1, topics=[topic])
-
-
-@pytest.fixture(autouse=True)
-def coordinates(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Transactions, which are refused by default until all of it is there."""
-    monkeypatch.setattr(assembly, "SERVES_TRANSACTIONS", True)
 
 
 def end_of_transaction() -> ApiMessage:

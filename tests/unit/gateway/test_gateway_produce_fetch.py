@@ -132,15 +132,15 @@ async def test_batches_are_checked(made: Callable[[], bytes], error: ErrorCode, 
         assert (await wire.produce("t", batch_of(b"next"))).base_offset == (1 if error == ErrorCode.NONE else 0)
 
 
-async def test_a_transactional_id_gets_a_clear_error() -> None:
+async def test_a_transactional_id_that_nobody_has_initialized() -> None:
     async with running() as (_, wire):
         await wire.create("t")
         batch = batch_of(b"a", transactional=True, producer_id=1, producer_epoch=0, sequence=0)
         response = await wire(produce_request("t", batch, transactional_id="x"), 9)
         row = response.responses[0].partition_responses[0]
-        assert row.error_code == ErrorCode.INVALID_TXN_STATE
-        assert "not supported yet" in row.error_message
-        assert "INVALID_TXN_STATE" not in row.error_message
+        assert row.error_code == ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        assert "transactional.id 'x' is not known" in row.error_message
+        assert "INVALID_PRODUCER_ID_MAPPING" not in row.error_message
 
 
 async def test_unknown_partitions() -> None:

@@ -1,4 +1,4 @@
-"""Partitions that hold transactions, seen by clients: with a small coordinator, which gateways do not have yet."""
+"""Partitions that hold transactions, seen by clients: with a small coordinator, which tests have in hand."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from kclient.records import decode_records, iter_headers
 from tests.all_rows import scan_all
 from tests.gateway_wire import Wire, batch_of, connect, fetch_request, names, produce_request, running
 from tests.slow_store import SlowStore
-from tests.small_transactions import COMMITTED, FarPeers, SmallCoordinator, Transactor, coordinated, local_peers
+from tests.small_transactions import COMMITTED, SmallCoordinator, Transactor, coordinated, local_peers
 from tests.uncertain_store import Fate, UncertainStore
 
 pytestmark = pytest.mark.anyio
@@ -444,26 +444,3 @@ async def test_what_is_deleted_while_it_is_read_is_not_given_out(
         assert (await wire.fetch("t", end, isolation_level=COMMITTED)).error_code == ErrorCode.NONE
         await wire.aclose()
         await admin.aclose()
-
-
-async def test_the_coordinator_may_be_another_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two gateways lead a topic each; what they say to one another, and to the coordinator, goes through `Peers`."""
-    coordinator = SmallCoordinator()
-    peers = FarPeers(coordinator)
-    monkeypatch.setattr(assembly, "LocalPeers", lambda *_: peers)
-    async with running() as (one, one_wire), running() as (two, two_wire):
-        for gateway, wire, topic in ((one, one_wire, "one"), (two, two_wire, "two")):
-            topic_id = (await wire.create(topic)).topic_id
-            peers.leaders[topic_id] = local_peers(gateway, coordinator)
-        on_one, on_two = (Transactor(wire, coordinator, peers, "x") for wire in (one_wire, two_wire))
-        on_one.begin()
-        assert await on_one.send("one", b"1") == ErrorCode.NONE
-        assert await on_two.send("two", b"2") == ErrorCode.NONE
-        assert await committed_values(one_wire, "one") == await committed_values(two_wire, "two") == []
-        assert list((await on_one.end(committed=True)).values()) == [ErrorCode.NONE] * 2
-        assert await committed_values(one_wire, "one") == [b"1"]
-        assert await committed_values(two_wire, "two") == [b"2"]
-        on_one.begin()
-        assert await on_one.send("one", b"3") == ErrorCode.NONE
-        peers.leaders.clear()
-        assert list((await on_one.end(committed=True)).values()) == [ErrorCode.NOT_LEADER_OR_FOLLOWER]

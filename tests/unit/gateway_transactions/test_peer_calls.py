@@ -342,12 +342,16 @@ async def test_transactions_go_on_while_connections_are_cut(monkeypatch: pytest.
     async with open_store(f"memory:{next(names)}") as store, two(store) as (one, other):
 
         async def cut() -> None:
+            def in_flight() -> bool:
+                return any(each.in_flight for each in made)
+
             while True:
-                await until(lambda: any(each.in_flight for each in made))
+                await until(in_flight)
                 for each in made:
                     each.close()
                 made.clear()
-                await anyio.sleep(0.02)  # else nothing ever comes through
+                await until(in_flight)  # else nothing ever comes through
+                await until(lambda: not in_flight())
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(cut)
