@@ -149,7 +149,7 @@ class ClusterGenerations:
     async def move(self, units: Mapping[int, int], lease: HeldLease, known: Callable[[], Container[int]]) -> None:
         """Begin one in which some units belong to other gateways: whenever these are there.
 
-        What is moved to where it belongs by itself counts as moved by hand no more.
+        What is moved to where it belongs by itself, among all gateways that are known, counts as moved by hand no more.
 
         Args:
             units: The number of a gateway by the unit's fingerprint.
@@ -162,12 +162,15 @@ class ClusterGenerations:
             HtpError: The store failed, or no number is left.
         """
 
-        def moved(before: Generation) -> Mapping[int, int]:
-            if gone := set(units.values()) - set(before.members):
+        def moved(before: Generations) -> Mapping[int, int]:
+            newest = before.newest
+            if gone := set(units.values()) - set(newest.members):
                 raise NotMemberError(min(gone))
-            after = {**before.moved, **units}
+            # those too that are away: it would go to one of them when that is there again
+            everyone = {node_id for each in before.kept for node_id in each.members}.union(newest.moved.values())
+            after = {**newest.moved, **units}
             for unit, node_id in units.items():
-                if chosen(unit, before.members) == node_id:
+                if chosen(unit, everyone) == node_id:
                     del after[unit]
             if len(after) > MOST_MOVED:
                 there = known()
@@ -200,7 +203,7 @@ class ClusterGenerations:
         lease: HeldLease,
         others: Callable[[int], Mapping[str, bytes | None]] = lambda _: {},
         expect: Mapping[str, int] | None = None,
-        moved: Callable[[Generation], Mapping[int, int]] = attrgetter("moved"),
+        moved: Callable[[Generations], Mapping[int, int]] = attrgetter("newest.moved"),
     ) -> int:
         """Have other members from now on, or units that were moved by hand.
 
@@ -210,7 +213,7 @@ class ClusterGenerations:
             lease: Under which it is written.
             others: Rows that are written with it, by its number.
             expect: Versions that some rows have to have.
-            moved: Makes of the newest generation what the next has that was moved by hand.
+            moved: Makes of those there are what the next one has that was moved by hand.
 
         Returns:
             The number of the newest.
@@ -223,7 +226,7 @@ class ClusterGenerations:
             row, told = rows.get(ASSIGNMENT), rows.get(LEADER_EPOCH)
             before = _decoded(row) or self.current
             members = change(before.newest.members)
-            by_hand = moved(before.newest)
+            by_hand = moved(before)
             if not members or (members == before.newest.members and by_hand == before.newest.moved):
                 self._take(row)
                 return before.newest.number
@@ -249,7 +252,7 @@ class ClusterGenerations:
 async def begin_alone(manager: Manager, node_id: int, run: int, lease: Lease) -> ClusterGenerations:
     """Begin a generation of one gateway, because all others have ended: this one has the store.
 
-    Nobody has gone on leading since an earlier one, so these are forgotten.
+    Nobody has gone on leading since an earlier one, so these are forgotten, but for what was moved by hand.
 
     Args:
         manager: Keeps the row.
@@ -269,7 +272,7 @@ async def begin_alone(manager: Manager, node_id: int, run: int, lease: Lease) ->
         number = max(lease.epoch, 0 if before is None else before.newest.number + 1)
         if number > GREATEST_EPOCH:
             raise HtpError(f"no generation of gateways is left above {number - 1}")
-        begun = Generations([Generation(number, {node_id: run})])
+        begun = _begun(number, node_id, run, before)
         writes: dict[str, bytes | None] = {ASSIGNMENT: encode_generations(begun)}
         if number > lease.epoch:  # else that was recorded when it was taken
             writes[LEADER_EPOCH] = numbers.LEADER_EPOCH.encode(number)
@@ -284,7 +287,7 @@ async def begin_together(manager: Manager, node_id: int, run: int, lease: HeldLe
     """The generations in force on a store that several gateways serve; this one joins when it is ready.
 
     Where none of their gateways has its lease any more, nobody is there who could serve meanwhile, and they are
-    forgotten: then one begins with this gateway alone.
+    forgotten, but for what was moved by hand: then one begins with this gateway alone.
 
     Args:
         manager: Keeps the row.
@@ -308,7 +311,7 @@ async def begin_together(manager: Manager, node_id: int, run: int, lease: HeldLe
         number = max([_epoch(told), earlier, *(each.epoch for each in await manager.leases(LEASE))]) + 1
         if number > GREATEST_EPOCH:
             raise HtpError(f"no generation of gateways is left above {number - 1}")
-        begun = Generations([Generation(number, {node_id: run})])
+        begun = _begun(number, node_id, run, before)
         gone = {key: None async for page in scan_pages(manager, RELEASED) for key in page}
         writes = {
             **gone,
@@ -322,6 +325,12 @@ async def begin_together(manager: Manager, node_id: int, run: int, lease: HeldLe
         except ConflictError:  # another gateway was faster
             continue
         return ClusterGenerations(manager, node_id, run, begun, version)
+
+
+def _begun(number: int, node_id: int, run: int, before: Generations | None) -> Generations:
+    """A gateway alone; what was moved by hand is where it was moved to once those gateways are there again."""
+    moved = {} if before is None else before.newest.moved
+    return Generations([Generation(number, {node_id: run}, moved)])
 
 
 def _without(members: Mapping[int, int], node_id: int, run: int) -> Mapping[int, int]:

@@ -40,10 +40,6 @@ class MovesByHand:
         """Whether a gateway is there that units can be moved to."""
         return node_id in self._generations.current.newest.members
 
-    def leader(self, unit: Unit) -> int:
-        """The gateway that leads a unit."""
-        return self._generations.current.owner(unit.fingerprint)
-
     def wanted(self, unit: Unit) -> int | None:
         """The gateway that a unit was moved to by hand, which may not be there; None if it was not."""
         return self._generations.current.newest.moved.get(unit.fingerprint)

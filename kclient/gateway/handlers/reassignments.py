@@ -113,7 +113,6 @@ class AlterPartitionReassignmentsHandler(Handler):
                     rows.append(row)
                 except KafkaError as error:
                     put_error(row, error, self.ROLE)
-        moved = {unit: node_id for unit, node_id in moved.items() if self._moves.leader(unit) != node_id}
         if moved:
             try:
                 await self._moves.move(moved)

@@ -25,7 +25,13 @@ from kclient.gateway import Gateway, cluster_generations
 from kclient.gateway.assignment import Generation, Generations, chosen
 from kclient.gateway.rows.assignment import decode_generations, encode_generations
 from kclient.htp import open_store
+from kclient.protocol.messages.replicas import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
 from kclient.types import TopicPartition
+from tests.gateway_wire import connect
 from tests.unit.gateway_cluster.two_gateways import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
@@ -66,6 +72,11 @@ async def led_by(admin: kclient.Admin, wanted: dict[int, int], topic: str = "t")
 
 def places(*indexes: int) -> list[TopicPartition]:
     return [TopicPartition("t", index) for index in indexes]
+
+
+def moving(targets: dict[int, int]) -> AlterPartitionReassignmentsRequest:
+    rows = [ReassignablePartition(partition_index=index, replicas=[target]) for index, target in targets.items()]
+    return AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name="t", partitions=rows)])
 
 
 async def test_all_move_to_one_and_nothing_is_lost(url: str) -> None:
@@ -122,6 +133,53 @@ async def test_it_holds_whenever_that_gateway_is_there(url: str) -> None:
             with anyio.fail_after(20):  # the third one may be asked, and hear of it later
                 while not {(tp.partition, 2) for tp in unavailable} <= (await leaders(admin)).items():
                     await anyio.sleep(0.005)
+
+
+async def test_it_holds_when_all_gateways_have_ended(url: str) -> None:
+    async with open_store(url) as store:
+        async with serving(store, 1) as one, kclient.Admin(bootstrap_servers=one.bootstrap) as admin:
+            await admin.create_topic("t", COUNT)
+            async with serving(store, 2) as other:
+                await until(lambda: len(members(one)) == len(members(other)) == 2)
+                await admin.alter_partition_reassignments({tp: [2] for tp in places(*range(COUNT))})
+        async with serving(store, 1) as one, serving(store, 2) as other:
+            await until(lambda: len(members(one)) == len(members(other)) == 2)
+            async with kclient.Admin(bootstrap_servers=one.bootstrap) as admin:
+                await led_by(admin, dict.fromkeys(range(COUNT), 2))
+
+
+async def test_the_last_move_counts_at_whichever_gateway_it_was_asked_for(url: str) -> None:
+    async with two(url) as (_, one, other, admin):
+        await admin.create_topic("t", 1)
+        (there,) = (await leaders(admin)).values()
+        at_one, at_other = connect(one), connect(other)
+        await until(lambda: other.parts.topics.get("t") is not None)
+        for _ in range(5):
+            for wire, target in ((at_one, 3 - there), (at_other, there)):  # which may not have heard of the first
+                answer = await wire(moving({0: target}), 0)
+                assert [row.error_code for topic in answer.responses for row in topic.partitions] == [0]
+        await until(lambda: not any(each.parts.generations.current.newest.moved for each in (one, other)))
+        await at_one.aclose()
+        await at_other.aclose()
+
+
+async def test_who_is_away_gets_nothing_back_that_was_moved_meanwhile(url: str) -> None:
+    async with (
+        open_store(url) as store,
+        serving(store, 1) as one,
+        serving(store, 3) as third,
+        kclient.Admin(bootstrap_servers=one.bootstrap) as admin,
+    ):
+        await admin.create_topic("t", COUNT)
+        async with serving(store, 2) as other:
+            await until(lambda: len(members(one)) == len(members(other)) == len(members(third)) == 3)
+            await admin.alter_partition_reassignments({tp: [2] for tp in places(*range(COUNT // 2))})
+        await until(lambda: len(members(one)) == len(members(third)) == 2)
+        meanwhile = await leaders(admin)  # also of what belongs to the second one by itself
+        await admin.alter_partition_reassignments({("t", index): [at] for index, at in meanwhile.items()})
+        async with serving(store, 2) as other:
+            await until(lambda: len(members(one)) == len(members(other)) == len(members(third)) == 3)
+            await led_by(admin, meanwhile)
 
 
 @pytest.mark.parametrize(
