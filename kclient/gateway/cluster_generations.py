@@ -6,12 +6,22 @@ import logging
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kclient.gateway.assignment import Generation, Generations, chosen
+from kclient.gateway.assignment.generations import KEPT, MOST_KEPT
 from kclient.gateway.rows import numbers
 from kclient.gateway.rows.assignment import ReleasedRow, decode_generations, encode_generations
-from kclient.gateway.rows.keys import ASSIGNMENT, GATEWAYS, LEADER_EPOCH, LEASE, RELEASED, gateway_key, released_key
+from kclient.gateway.rows.keys import (
+    ASSIGNMENT,
+    GATEWAYS,
+    LEADER_EPOCH,
+    LEASE,
+    RELEASED,
+    gateway_key,
+    parse_released_key,
+    released_key,
+)
 from kclient.htp.errors import ConflictError, HtpError
 from kclient.htp.rows import GREATEST_EPOCH, scan_pages
 
@@ -28,6 +38,18 @@ MOST_MOVED: Final = 10_000
 
 class TooManyMovedError(Exception):
     """More units would have been moved by hand than can be."""
+
+
+class HandOverUnderWayError(Exception):
+    """So many moves are under way that no more can be kept.
+
+    Args:
+        node_id: A gateway that has not handed over yet what was moved away from it.
+    """
+
+    def __init__(self, node_id: int) -> None:
+        super().__init__(node_id)
+        self.node_id = node_id
 
 
 class NotMemberError(Exception):
@@ -159,6 +181,7 @@ class ClusterGenerations:
         Raises:
             TooManyMovedError: More units would have been moved by hand than can be.
             NotMemberError: One of the gateways serves no more.
+            HandOverUnderWayError: Too many earlier ones are under way.
             HtpError: The store failed, or no number is left.
         """
 
@@ -220,6 +243,7 @@ class ClusterGenerations:
 
         Raises:
             ConflictError: One of these has another.
+            HandOverUnderWayError: Units would be moved by hand while too many moves are under way.
         """
         while True:
             rows = await self._manager.get([ASSIGNMENT, LEADER_EPOCH])
@@ -231,7 +255,10 @@ class ClusterGenerations:
                 self._take(row)
                 return before.newest.number
             above = max([_epoch(told), *(each.epoch for each in await self._manager.leases(LEASE))])
-            following = before.followed_by(members, above, by_hand)
+            last = await self._last(before.newest.members) if len(before.kept) >= 2 * KEPT else None
+            following = before.followed_by(members, above, by_hand, *(last or ())[1:])
+            if last is not None and len(following.kept) > MOST_KEPT // 2 and by_hand != before.newest.moved:
+                raise HandOverUnderWayError(last.node_id)
             number = following.newest.number
             writes = {
                 ASSIGNMENT: encode_generations(following),
@@ -247,6 +274,26 @@ class ClusterGenerations:
                 continue  # another gateway was faster
             self._put(following, version)
             return number
+
+    async def _last(self, members: Mapping[int, int]) -> _Last | None:
+        """Who has handed over least, of members and those that are just leaving; None if there is nobody."""
+        held = {(each.name, each.epoch) for each in await self._manager.leases(GATEWAYS) if each.held}
+        found = []
+        async for page in scan_pages(self._manager, RELEASED):
+            for key, row in page.items():
+                with suppress(ValueError):
+                    node_id, released = parse_released_key(key), ReleasedRow.decode(row.value)
+                    if members.get(node_id) == released.run or (gateway_key(node_id), released.run) in held:
+                        found.append(_Last(node_id, released.generation))
+        return min(found, key=attrgetter("generation"), default=None)
+
+
+class _Last(NamedTuple):
+    """Who has handed over least."""
+
+    node_id: int
+    generation: int
+    """Up to this one it has."""
 
 
 async def begin_alone(manager: Manager, node_id: int, run: int, lease: Lease) -> ClusterGenerations:

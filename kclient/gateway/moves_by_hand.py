@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from kclient.errors import InvalidReplicaAssignmentError, PolicyViolationError
-from kclient.gateway.cluster_generations import MOST_MOVED, NotMemberError, TooManyMovedError
+from kclient.errors import InvalidReplicaAssignmentError, PolicyViolationError, ReassignmentInProgressError
+from kclient.gateway.cluster_generations import MOST_MOVED, HandOverUnderWayError, NotMemberError, TooManyMovedError
 
 if TYPE_CHECKING:
     from collections.abc import Container
@@ -52,6 +52,7 @@ class MovesByHand:
 
         Raises:
             InvalidReplicaAssignmentError: One of the gateways has ended meanwhile.
+            ReassignmentInProgressError: Too many moves are under way, because a gateway hands nothing over.
             PolicyViolationError: More would have been moved by hand than can be.
             HtpError: The store failed.
         """
@@ -60,6 +61,11 @@ class MovesByHand:
             await self._generations.move(wanted, self._lease, self._known)
         except NotMemberError as error:
             raise InvalidReplicaAssignmentError(f"the gateway with node.id={error.node_id} serves no more") from None
+        except HandOverUnderWayError as error:
+            raise ReassignmentInProgressError(
+                f"the gateway with node.id={error.node_id} has not handed over yet what was moved away from it: try "
+                "again when it has"
+            ) from None
         except TooManyMovedError:
             raise PolicyViolationError(
                 f"at most {MOST_MOVED} partitions can be moved by hand: move others back first to where they belong "

@@ -18,22 +18,17 @@ _WITH_MOVES: Final = 2
 def encode_generations(generations: Generations) -> bytes:
     """The row: of what was moved by hand each generation says how it differs from the one before."""
     kept: list[list[object]] = []
-    before: Mapping[int, int] = {}
-    with_moves = False
-    for each in generations.kept:
+    for each, changed in zip(generations.kept, generations.changes, strict=True):
         row: list[object] = [each.number, sorted(each.members.items())]
-        if each.moved is not before and (changed := _difference(before, each.moved)):
-            row.append(changed)
-            with_moves = True
-        before = each.moved
+        if changed:
+            row.append(sorted(changed.items()))
         kept.append(row)
-    return seal(dump({"format": _WITH_MOVES if with_moves else _FORMAT, "generations": kept}))
-
-
-def _difference(before: Mapping[int, int], after: Mapping[int, int]) -> list[list[int]]:
-    """Units with the gateways that they were moved to; -1 where that does not hold any more."""
-    new = [[unit, node_id] for unit, node_id in sorted(after.items()) if before.get(unit) != node_id]
-    return new + [[unit, -1] for unit in sorted(before) if unit not in after]
+    fields: dict[str, object] = {"format": _FORMAT, "generations": kept}
+    if any(generations.changes):
+        fields["format"] = _WITH_MOVES
+    if generations.since:
+        fields["format"], fields["since"] = _WITH_MOVES, sorted(generations.since.items())
+    return seal(dump(fields))
 
 
 def decode_generations(row: bytes) -> Generations:
@@ -41,26 +36,31 @@ def decode_generations(row: bytes) -> Generations:
     fields = object_of_format(unsealed(row), _WITH_MOVES)
     try:
         found: list[Generation] = []
+        changes: list[Mapping[int, int]] = []
         moved: Mapping[int, int] = {}
         for number, members, *changed in fields["generations"]:
             if len(changed) > (fields["format"] == _WITH_MOVES):
                 raise ValueError(f"{row[:200]!r} says more of a generation than there is in its format")
-            for each in changed:
-                moved = _changed(moved, each)
+            changes.append({_unit(unit): whole(to, -1, INT32_MAX) for unit, to in changed[0]} if changed else {})
+            if changed:
+                moved = _changed(moved, changes[-1])
             found.append(Generation(whole(number, 0, GREATEST_EPOCH), _members(members), moved))
-        return Generations(found)
+        since = {_unit(unit): whole(number, 0, GREATEST_EPOCH) for unit, number in fields.get("since", ())}
+        return Generations(found, since, changes)
     except (LookupError, TypeError) as error:
         raise ValueError(f"{row[:200]!r}: {error!r}") from error
 
 
-def _changed(moved: Mapping[int, int], changed: Any) -> Mapping[int, int]:
-    made = dict(moved)
-    for unit, node_id in changed:
+def _changed(moved: Mapping[int, int], changed: Mapping[int, int]) -> Mapping[int, int]:
+    made = {**moved, **changed}
+    for unit, node_id in changed.items():
         if node_id == -1:
-            made.pop(whole(unit, 0, _GREATEST_UNIT), None)
-        else:
-            made[whole(unit, 0, _GREATEST_UNIT)] = whole(node_id, 0, INT32_MAX)
+            del made[unit]
     return made
+
+
+def _unit(found: Any) -> int:
+    return whole(found, 0, _GREATEST_UNIT)
 
 
 def _members(found: Any) -> Mapping[int, int]:

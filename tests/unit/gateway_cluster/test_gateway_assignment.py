@@ -8,8 +8,9 @@ from random import Random
 import pytest
 
 from kclient.gateway.assignment import Assigned, Generation, Generations, fingerprint
-from kclient.gateway.assignment.generations import KEPT
+from kclient.gateway.assignment.generations import KEPT, MOST_KEPT
 from kclient.gateway.assignment.rendezvous import chosen
+from kclient.gateway.rows.assignment import decode_generations, encode_generations
 from kclient.htp import HtpError
 from kclient.htp.rows import GREATEST_EPOCH
 from tests.sweeps import slow
@@ -80,6 +81,43 @@ def test_no_epoch_is_given_twice_or_goes_back(seed: int) -> None:
             assert Generations(following.kept).leader(unit) == after
             told[unit] = after
         generations = following
+
+
+@pytest.mark.parametrize("seed", [0, 1, *slow(2, 3, 4)])
+def test_epochs_outlast_any_number_of_moves_by_hand(seed: int) -> None:
+    """Few gateways come and go, and much is moved: no epoch changes but that of what gets another leader."""
+    dice = Random(seed)
+    generations, runs, units = Generations([Generation(5, {1: 1, 2: 1, 3: 1})]), {1: 1, 2: 1, 3: 1}, UNITS[:15]
+    told = {unit: generations.leader(unit) for unit in UNITS[:30]}
+    for step in range(10 * KEPT):
+        members, moved = dict(generations.newest.members), dict(generations.newest.moved)
+        if step % (2 * KEPT) == 40:
+            runs[dice.choice([1, 2, 3])] += 1
+            members = dict(runs)
+        for unit in dice.sample(units, 3):
+            moved[unit] = dice.choice([1, 2, 3])
+        moved.pop(dice.choice(units), None)
+        before, generations = generations, generations.followed_by(members, moved=moved)
+        again = decode_generations(encode_generations(generations))
+        assert (again.kept, again.since, again.changes) == (generations.kept, generations.since, generations.changes)
+        for unit, last in told.items():
+            after = again.leader(unit)
+            same = after.node_id == last.node_id and members[after.node_id] == before.newest.members[after.node_id]
+            assert after == (last if same else (after.node_id, generations.newest.number))
+            told[unit] = after
+
+
+def test_generations_are_kept_whole_that_some_gateway_has_not_obeyed_yet() -> None:
+    both, unit = {1: 1, 2: 1}, next(each for each in UNITS if chosen(each, [1, 2]) == 1)
+    generations = Generations([Generation(5, both)]).followed_by(both, moved={unit: 2})
+    for step in range(MOST_KEPT - 2):
+        generations = generations.followed_by(both, moved={unit: 2, UNITS[-1]: 1 + step % 2}, settled=5)
+        assert generations.former(unit) == {(1, 1): 6}
+    assert generations.leader(unit) == (2, 6)
+    following = generations.followed_by(both, settled=6)  # no longer than that
+    assert following.leader(unit) == (2, 6)
+    assert not following.former(unit)
+    assert len(following.kept) <= KEPT + 2
 
 
 def test_epochs_of_others_stay_while_some_come_and_go() -> None:

@@ -19,10 +19,12 @@ from kclient.errors import (
     NoReassignmentInProgressError,
     PolicyViolationError,
     PreferredLeaderNotAvailableError,
+    ReassignmentInProgressError,
     UnknownTopicOrPartitionError,
 )
 from kclient.gateway import Gateway, cluster_generations
 from kclient.gateway.assignment import Generation, Generations, chosen
+from kclient.gateway.assignment.generations import MOST_KEPT
 from kclient.gateway.rows.assignment import decode_generations, encode_generations
 from kclient.htp import open_store
 from kclient.protocol.messages.replicas import (
@@ -234,6 +236,32 @@ async def test_no_more_are_moved_than_all_can_know(url: str, monkeypatch: pytest
                 await admin.delete_topics([topic])  # what was moved of it is forgotten
         with pytest.raises(PolicyViolationError, match="moved by hand"):
             await admin.alter_partition_reassignments({("t", away[4]): [2]})
+
+
+async def test_no_more_are_begun_while_some_gateway_hands_nothing_over(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with two(url) as (_, one, other, admin):
+        await admin.create_topic("t", 1)
+        goes_on, hand_over = anyio.Event(), other.parts.hand_over
+        original = hand_over._hand_over
+
+        async def hangs(number: int) -> None:
+            await goes_on.wait()
+            await original(number)
+
+        monkeypatch.setattr(hand_over, "_hand_over", hangs)
+        with pytest.raises(ReassignmentInProgressError, match=r"node\.id=2"):
+            for step in range(MOST_KEPT):
+                await admin.alter_partition_reassignments({places(0)[0]: [1 + step % 2]})
+        kept = one.parts.generations.current.kept
+        assert len(kept) == MOST_KEPT // 2
+        goes_on.set()
+        with anyio.fail_after(20):
+            await hand_over.done()
+        for step in range(10):
+            await admin.alter_partition_reassignments({places(0)[0]: [1 + step % 2]})
+        assert len(one.parts.generations.current.kept) < MOST_KEPT // 2
 
 
 def test_the_row_says_what_was_moved() -> None:
