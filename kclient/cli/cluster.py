@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from kclient.admin import ConfigResource, ConfigResourceType, PartitionReassignment
+from kclient.admin import (
+    ConfigResource,
+    ConfigResourceType,
+    PartialFailureError,
+    PartitionReassignment,
+    TopicDescription,
+)
 from kclient.cli import output
 from kclient.cli.errors import UsageError
 from kclient.cli.places import partitions_at
@@ -78,10 +84,25 @@ def _partitions(admin: Admin, names: Sequence[str]) -> list[PartitionInfo]:
     found: list[PartitionInfo] = []
     for first in range(0, len(wanted), _AT_ONCE):
         some = wanted[first : first + _AT_ONCE]
-        described = admin.describe_topics(some)
+        described = admin.describe_topics(some) if names else _those_there(admin, some)
         for name in some:
-            found += sorted(described[name].partitions, key=lambda info: info.partition)
+            if name in described:
+                found += sorted(described[name].partitions, key=lambda info: info.partition)
     return found
+
+
+def _those_there(admin: Admin, names: Sequence[str]) -> Mapping[str, TopicDescription]:
+    """Some topics, without those that have been deleted since they were listed."""
+    while names:
+        try:
+            return admin.describe_topics(names)
+        except (UnknownTopicOrPartitionError, PartialFailureError):
+            listed = {topic.name for topic in admin.list_topics(include_internal=True)}
+            left = [name for name in names if name in listed]
+            if len(left) == len(names):
+                raise
+            names = left
+    return {}
 
 
 def move(places: Sequence[str], settings: dict[str, object], *, to: str) -> int:

@@ -6,12 +6,14 @@ import json
 import time
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from kclient.cli import sheets
 from kclient.cli.app import run
+from kclient.errors import UnknownTopicOrPartitionError
 from kclient.inprocess import reset
 from kclient.sync import Admin, Gateway
 
@@ -120,3 +122,17 @@ def test_it_is_shown_anew_until_it_is_ended(
     monkeypatch.setattr(sheets.time, "sleep", sleep)
     assert run(["cluster", "status", "--watch", "--output", "json"]) == 130
     assert len(capsys.readouterr().out.splitlines()) == 3
+
+
+@pytest.mark.parametrize("gone", [["gone"], ["gone", "too"]])
+def test_a_topic_that_is_deleted_meanwhile_is_left_out(
+    admin: Admin, gone: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed, original = admin.list_topics(include_internal=True), admin.list_topics
+    answers = [[*listed, *(replace(listed[0], name=name) for name in gone)], listed]
+    monkeypatch.setattr(admin, "list_topics", lambda **_: answers.pop(0))
+    assert sum(broker["leads"] for broker in cluster.status(admin).fields["brokers"]) == COUNT
+    monkeypatch.setattr(admin, "list_topics", original)
+    for name in gone:
+        with pytest.raises(UnknownTopicOrPartitionError):
+            cluster.describe(admin, ["t", name])
