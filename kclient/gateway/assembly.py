@@ -33,6 +33,7 @@ from kclient.gateway.handlers.groups_admin import DeleteGroupsHandler, DescribeG
 from kclient.gateway.handlers.groups_offsets import OffsetCommitHandler, OffsetDeleteHandler, OffsetFetchHandler
 from kclient.gateway.handlers.handler import Handler
 from kclient.gateway.handlers.list_offsets import DeleteRecordsHandler, ListOffsetsHandler, OffsetForLeaderEpochHandler
+from kclient.gateway.handlers.log_dirs import DescribeLogDirsHandler
 from kclient.gateway.handlers.metadata import MetadataHandler
 from kclient.gateway.handlers.produce import ProduceHandler
 from kclient.gateway.handlers.producer_ids import InitProducerIdHandler
@@ -153,6 +154,7 @@ async def assemble(
     epochs: UnitEpochs,
     leadership: Leadership,
     cluster: ClusterView,
+    log_dir: str,
     memory: MemoryPart,
     supervisor: Supervisor,
     *,
@@ -171,6 +173,7 @@ async def assemble(
         epochs: Of units that have one of their own.
         leadership: What it leads.
         cluster: The other gateways.
+        log_dir: What clients are told of where the store is.
         memory: What it holds.
         supervisor: Runs its tasks: the failure of one is its failure; expected errors are handled inside.
         address: Under which clients name the store instead of a host; None if they cannot.
@@ -267,6 +270,7 @@ async def assemble(
             AlterPartitionReassignmentsHandler(access, topics, leadership, moves),
             ListPartitionReassignmentsHandler(access, topics, leadership, releases),
             ElectLeadersHandler(access, topics, leadership, moves),
+            DescribeLogDirsHandler(log_dir, access, topics, partitions),
             DescribeConfigsHandler(identity.node_id, config, access),
             AlterConfigsHandler(identity.node_id, config, access, catalogue, dynamic),
             IncrementalAlterConfigsHandler(identity.node_id, config, access, catalogue, dynamic),

@@ -20,6 +20,7 @@ from kclient.gateway.config import BrokerConfig
 from kclient.gateway.connection_quota import LimitSettings, QuotaKeeper, connection_quota
 from kclient.gateway.contexts import Advertised
 from kclient.gateway.gateway_metrics import gateway_metrics
+from kclient.gateway.handlers.log_dirs import log_dir_of
 from kclient.gateway.identity import Identity, cluster_id_of
 from kclient.gateway.leadership import AssignedLeadership
 from kclient.gateway.listening import advertised, listen
@@ -467,7 +468,7 @@ class Gateway:
         address = None if self._presence is None else store_of(self._presence.address)
         return await assemble(
             self._config, self._mapping, manager, broker, held, identity, generations, epochs, leadership, cluster,
-            self._memory, self._supervisor, address=address,
+            log_dir_of(self._htp), self._memory, self._supervisor, address=address,
         )  # fmt: skip
 
     async def _register(self, parts: Assembly, part: Participation) -> None:

@@ -77,6 +77,10 @@ class StoredPartition(PartitionLife):
             return []
         return await self._ask(lambda topic: topic.segments())
 
+    async def size(self) -> int:
+        """Bytes of all batches that are kept."""
+        return (await self._ask(lambda topic: topic.status())).size
+
     async def _ask(self, question: Callable[[OpenTopic], Awaitable[T]]) -> T:
         """What the topic in HTP answers; where it was opened anew meanwhile, what it answers then."""
         while True:

@@ -49,6 +49,16 @@ _PER_RESOURCE: Final = 400
 """About how many bytes of memory a resource's row takes, with the text that says what is wrong."""
 
 
+_THROTTLES: Final = frozenset(
+    {
+        "leader.replication.throttled.rate",
+        "follower.replication.throttled.rate",
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+    }
+)
+"""Kafka's settings of brokers for moving replicas, of which a gateway has none."""
+
+
 class Resource(IntEnum):
     """What a configuration belongs to, numbered as in the protocol (`ConfigResource.Type`)."""
 
@@ -272,6 +282,12 @@ def _changed_settings(
     seen: set[str] = set()
     for change in changes:
         setting = table.get(change.name)
+        if setting is None and table is BROKER_SETTINGS and change.name in _THROTTLES:
+            if change.operation == Operation.DELETE:  # by kafka-reassign-partitions.sh, whether they were set or not
+                continue
+            raise InvalidConfigurationError(
+                f"{change.name} is no setting of a gateway: to move a partition copies nothing that could be throttled"
+            )
         if setting is None:
             raise InvalidConfigurationError(f"Unknown config name: {change.name}{did_you_mean(change.name, table)}")
         if change.name in seen:

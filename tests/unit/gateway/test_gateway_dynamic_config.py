@@ -663,3 +663,14 @@ async def test_a_resource_that_is_named_twice_is_not_changed(incremental: bool) 
         assert rows[0].error_message == "Each resource must appear at most once."
         assert (await wire.configs(TOPIC, "t"), await wire.configs(BROKER, "1")) == before
         assert (await wire.configs(TOPIC, "u"))["retention.ms"][0] == "2000"
+
+
+async def test_throttles_of_moves_can_be_deleted_and_not_set() -> None:
+    """`kafka-reassign-partitions.sh --verify` and `--cancel` delete them at every broker."""
+    throttles = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
+    async with running() as (_, wire):
+        deleted = [(name, DELETE, None) for name in (*throttles, "replica.alter.log.dirs.io.max.bytes.per.second")]
+        assert await wire.alter(BROKER, "1", *deleted) == 0
+        for name in throttles:
+            assert await wire.alter(BROKER, "1", (name, SET, "1000")) == ErrorCode.INVALID_CONFIG
+        assert await wire.alter(BROKER, "1", ("leader.throttled", DELETE, None)) == ErrorCode.INVALID_CONFIG

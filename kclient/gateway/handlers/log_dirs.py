@@ -1,0 +1,113 @@
+"""DescribeLogDirs: how large the partitions are that this gateway leads.
+
+A gateway has one log directory, its store, which all gateways of a store share: each tells of what it leads, as a
+broker of its replicas.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import ClassVar, Final, cast
+
+from kclient.concurrency import side_by_side
+from kclient.errors import KafkaError
+from kclient.gateway.access import Access, AclOperation
+from kclient.gateway.contexts import ConnectionContext, RequestContext
+from kclient.gateway.handlers._work import counted
+from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
+from kclient.gateway.partition import Partition
+from kclient.gateway.partitions import PartitionTable
+from kclient.gateway.topics.record import TopicRecord
+from kclient.gateway.topics.table import TopicTable
+from kclient.htp.urls import split_options
+from kclient.net.fair_queue import Pace
+from kclient.protocol.messages.replicas import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+from kclient.protocol.registry import ApiKey
+
+logger: logging.Logger = logging.getLogger("kclient.gateway")
+
+_PER_PARTITION: Final = 150
+"""About how many bytes of memory a partition's row takes."""
+_AT_ONCE: Final = 32
+"""Partitions that are opened at once, where they are not open."""
+
+
+class DescribeLogDirsHandler(Handler):
+    """Answers DescribeLogDirs."""
+
+    API: ClassVar[ApiKey] = ApiKey.DESCRIBE_LOG_DIRS
+    VERSIONS: ClassVar[VersionRange] = (1, 5)
+    ONLY_READS: ClassVar[bool] = True
+
+    def __init__(self, log_dir: str, access: Access, topics: TopicTable, partitions: PartitionTable) -> None:
+        self._log_dir = log_dir
+        self._access = access
+        self._topics = topics
+        self._partitions = partitions
+
+    def begin(self, request: DescribeLogDirsRequest, context: RequestContext) -> Begun:
+        """Partitions may have to be opened."""
+        self._access.check_cluster(context.connection, AclOperation.DESCRIBE)
+        sizes = (_PER_PARTITION for _, indexes in self._asked(request) for _ in indexes)
+        return cast("Begun", counted(sizes, partial(self._finish, request, context.connection)))
+
+    def _asked(self, request: DescribeLogDirsRequest) -> Iterator[tuple[TopicRecord, Iterable[int]]]:
+        if request.topics is None:
+            for record in self._topics.all():
+                yield record, range(record.partitions)
+            return
+        for topic in request.topics:
+            record = self._topics.get(topic.topic)
+            if record is not None:
+                yield record, topic.partitions
+
+    async def _finish(
+        self, request: DescribeLogDirsRequest, client: ConnectionContext
+    ) -> DescribeLogDirsResponse | None:
+        found = DescribeLogDirsResult(log_dir=self._log_dir)
+        pace = Pace(client.flow)
+        async with side_by_side(_AT_ONCE) as begin:
+            for record, indexes in self._asked(request):
+                topic = DescribeLogDirsTopic(name=record.name)
+                for index in indexes:
+                    if pace.over:
+                        await pace.pause()
+                        if client.gone:
+                            return None
+                    led = self._partitions.of(record, index)
+                    if led is not None:
+                        await begin(self._measure, led, index, topic)
+                found.topics.append(topic)
+        found.topics = [topic for topic in found.topics if topic.partitions]
+        for topic in found.topics:
+            topic.partitions.sort(key=lambda row: row.partition_index)
+        return DescribeLogDirsResponse(results=[found])
+
+    @staticmethod
+    async def _measure(led: Partition, index: int, topic: DescribeLogDirsTopic) -> None:
+        try:
+            await led.ready()
+            size = await led.size()
+        except KafkaError as error:  # it has moved, was deleted, or cannot be read: as of a disk that has failed
+            logger.info("%s is not among what DescribeLogDirs tells: %s", led, error)
+            return
+        topic.partitions.append(DescribeLogDirsPartition(partition_index=index, partition_size=size))
+
+
+def log_dir_of(store: str) -> str:
+    """What clients are told of where a store is: its directory, or else its address.
+
+    Args:
+        store: Its address.
+    """
+    scheme, _, path = store.partition(":")
+    return os.path.realpath(split_options(path)[0]) if scheme == "embedded" else store
