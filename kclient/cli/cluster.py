@@ -16,6 +16,7 @@ from kclient.cli import output
 from kclient.cli.errors import UsageError
 from kclient.cli.places import partitions_at
 from kclient.cli.sheets import Sheet, sheet_of
+from kclient.errors import UnknownTopicOrPartitionError
 from kclient.sync import Admin
 from kclient.types import PartitionInfo, TopicPartition
 

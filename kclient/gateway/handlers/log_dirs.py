@@ -66,9 +66,9 @@ class DescribeLogDirsHandler(Handler):
                 yield record, range(record.partitions)
             return
         for topic in request.topics:
-            record = self._topics.get(topic.topic)
-            if record is not None:
-                yield record, topic.partitions
+            named = self._topics.get(topic.topic)
+            if named is not None:
+                yield named, topic.partitions
 
     async def _finish(
         self, request: DescribeLogDirsRequest, client: ConnectionContext

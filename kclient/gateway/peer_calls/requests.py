@@ -112,7 +112,7 @@ class Verify:
         )
 
 
-class Join:
+class JoinGroups:
     """AddPartitionsToTxn of brokers, too: groups are to join, where Kafka has partitions of `__consumer_offsets`."""
 
     api: ApiKey = ApiKey.ADD_PARTITIONS_TO_TXN
@@ -197,7 +197,7 @@ class WriteEnds:
 
 
 VERIFY: Final = Verify()
-JOIN: Final = Join()
+JOIN: Final = JoinGroups()
 WRITE_ENDS: Final = WriteEnds()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kclient.cli import sheets
+from kclient.cli import cluster, sheets
 from kclient.cli.app import run
 from kclient.errors import UnknownTopicOrPartitionError
 from kclient.inprocess import reset

@@ -194,6 +194,7 @@ CASES: dict[str, Case] = {
             topics=[m.ListPartitionReassignmentsTopics(name="t", partition_indexes=[0])]
         ), 0, ((O.DESCRIBE, *CLUSTER),),
     ),
+    "describe log directories": Case(lambda _: m.DescribeLogDirsRequest(topics=None), 4, ((O.DESCRIBE, *CLUSTER),)),
     "elect leaders": Case(
         lambda _: m.ElectLeadersRequest(
             topic_partitions=[m.ElectLeadersRequestTopicPartitions(topic="t", partitions=[0])]
