@@ -82,13 +82,15 @@ unit: $(STAMP)
 check: $(STAMP)
 	$(SIDE_BY_SIDE) $(PARTS:%=unit-%) types layers style
 
-# What needs no server: two processes share it. The rest runs in one, with one Kafka for each version.
+# What needs no server: two processes share it, a test at a time. Of the rest each takes whole files, with its own Kafka of
+# each version.
 ALONE = tests/simulation tests/unit tests/fuzz
+SERVED = tests $(ALONE:%=--ignore=%) -m "not long" -n 2 --dist loadfile
 
 ## make test         set up, then lint and every test
 test: $(STAMP) lint
 	$(PYTEST) $(ALONE) -m "not long" -n 2 --in-turn $(COVER)
-	$(PYTEST) tests $(ALONE:%=--ignore=%) -m "not long" $(COVER)
+	$(PYTEST) $(SERVED) --one-loop $(COVER)
 
 # Following every line takes half as long again.
 ## make coverage     the same, and which lines no test reaches
@@ -102,6 +104,7 @@ test-long: $(STAMP)
 	$(PYTEST) tests/simulation -m long -n 2 -o faulthandler_timeout=4000
 	$(PYTEST) tests --ignore=tests/simulation -m long -o faulthandler_timeout=4000
 	$(PYTEST) tests/unit -m "not long" -n 2
+	$(PYTEST) $(SERVED)
 	$(PYTEST) tests/unit/gateway tests/unit/gateway_groups -m "not long" -n 2 --mapping multilevel
 	$(PYTEST) tests/unit/gateway tests/unit/gateway_groups -m "not long" -n 2 --mapping broker
 	$(PYTEST) tests/unit/gateway tests/unit/gateway_groups -m "not long" -n 2 --mapping virtual

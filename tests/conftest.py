@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, settings
 
 from kclient.memory_ledger import process_memory
 from tests.kafka_artifacts import KAFKA_3, KAFKA_4, missing_tools
+from tests.proved import collect, hand_in, summary
 
 if TYPE_CHECKING:
     from tests.kafka_cluster import KafkaCluster
@@ -184,6 +185,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--in-turn", action="store_true", help="run tests of loops and stores on each, but not on each pair"
     )
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    hand_in(session.config)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    collect(node.config, getattr(node, "workeroutput", {}))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    for line in summary(config):
+        terminalreporter.write_line(line)
 
 
 AGAIN = {

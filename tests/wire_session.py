@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import anyio
 import pytest
@@ -37,7 +37,6 @@ ON_EACH_SERVER = pytest.mark.parametrize(
 )
 """Every kind of server, and one of them on trio as well: what differs there is not the protocol."""
 
-Proved: TypeAlias = "dict[str, set[tuple[ApiKey, int]]]"
 T = TypeVar("T")
 
 

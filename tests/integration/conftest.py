@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-
 import pytest
 
-from tests.wire_session import Proved
-
-_PROVED = pytest.StashKey[Proved]()
+from tests.proved import Proved, proved_of
 
 
 @pytest.fixture
@@ -21,11 +17,4 @@ def server(request: pytest.FixtureRequest) -> tuple[str, str]:
 @pytest.fixture(scope="session")
 def proved(request: pytest.FixtureRequest) -> Proved:
     """Collects which versions of which APIs made a checked round trip; how many is said at the end of the run."""
-    return request.config.stash.setdefault(_PROVED, defaultdict(set))
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """One line a server: how many protocol versions were proved with it."""
-    for name, versions in sorted(config.stash.get(_PROVED, {}).items()):
-        apis = len({api for api, _ in versions})
-        terminalreporter.write_line(f"{name}: {len(versions)} versions of {apis} APIs made a checked round trip")
+    return proved_of(request.config)

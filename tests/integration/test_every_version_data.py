@@ -41,7 +41,8 @@ from kclient.protocol.messages import (
 from kclient.records import BatchBuilder, decode_records
 from tests.kafka_server import KafkaServer
 from tests.message_sets import OldMessage, read_message_set, write_message_set
-from tests.wire_session import ON_EACH_SERVER, Proved, WireSession, until, wire_session
+from tests.proved import Proved
+from tests.wire_session import ON_EACH_SERVER, WireSession, until, wire_session
 
 pytestmark = pytest.mark.anyio
 

@@ -45,7 +45,8 @@ from kclient.protocol.messages import (
     SyncGroupRequest,
     SyncGroupRequestAssignment,
 )
-from tests.wire_session import ON_EACH_SERVER, Proved, WireSession, until, wire_session
+from tests.proved import Proved
+from tests.wire_session import ON_EACH_SERVER, WireSession, until, wire_session
 
 pytestmark = pytest.mark.anyio
 
