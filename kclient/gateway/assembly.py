@@ -233,10 +233,10 @@ async def assemble(
     transactions = TransactionCoordinator(
         partial(transaction_settings, config), leadership,
         manager=manager, lease=lease, claims=claims, producer_ids=producer_ids, shields=shields, flow=queue.flow(),
-        clock=clock, memory=memory.account("transactions"), decided=groups.transactional.decided, spawn=spawn,
+        clock=clock, memory=memory.account("transactions"), spawn=spawn,
     )  # fmt: skip
     dynamic.on_change(transactions.reconfigure)
-    local = LocalPeers(topics, partitions, transactions)
+    local = LocalPeers(topics, partitions, transactions, groups.transactional.decided)
     peers = ClusterPeers(
         local, identity, topics, leadership, generations, cluster, store=address, supervisor=supervisor
     )

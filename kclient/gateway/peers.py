@@ -8,7 +8,7 @@ of their topics: one that was deleted and made anew is another one.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import anyio
@@ -84,6 +84,13 @@ class Peers(Protocol):
         """
         ...
 
+    def tell_outcome(self, group_ids: Collection[str]) -> None:
+        """A transaction is completed: the gateways of these groups had better look what has become of their offsets.
+
+        It does not wait. One that is not told finds it out by itself, a little later.
+        """
+        ...
+
     async def write_markers(self, ends: Sequence[EndOfTransaction]) -> list[Outcomes]:
         """Have the leaders of partitions append the ends of transactions; each answers when that is durable.
 
@@ -112,10 +119,18 @@ class LocalPeers:
         topics: All topics.
         partitions: Their partitions.
         coordinator: Of transactions.
+        decided: Is told the groups of transactions that are completed.
     """
 
-    def __init__(self, topics: TopicTable, partitions: PartitionTable, coordinator: TransactionVerifier) -> None:
+    def __init__(
+        self,
+        topics: TopicTable,
+        partitions: PartitionTable,
+        coordinator: TransactionVerifier,
+        decided: Callable[[Collection[str]], object],
+    ) -> None:
         self._topics = topics
+        self._decided = decided
         self._partitions = partitions
         self._coordinator = coordinator
 
@@ -126,6 +141,10 @@ class LocalPeers:
     async def join_group(self, transaction: TransactionOf, group_id: str) -> None:
         """Asks the coordinator here."""
         await self._coordinator.join_group(transaction, group_id)
+
+    def tell_outcome(self, group_ids: Collection[str]) -> None:
+        """Tells the groups that are coordinated here."""
+        self._decided(group_ids)
 
     async def write_markers(
         self, ends: Sequence[EndOfTransaction], *, patience_s: float = _PATIENCE_S

@@ -261,6 +261,14 @@ class WriteTxnMarkersHandler(Handler):
 
     async def _finish(self, request: WriteTxnMarkersRequest, trusted: bool) -> WriteTxnMarkersResponse:
         places = [self._look_up(marker, trusted) for marker in request.markers]
+        groups = {
+            topic.name: group_id
+            for marker in request.markers
+            for topic in marker.topics
+            if trusted and (group_id := named_group(topic.name)) is not None
+        }
+        if groups:
+            self._local.tell_outcome(groups.values())
         ends = [
             EndOfTransaction(
                 marker.producer_id,
@@ -280,6 +288,7 @@ class WriteTxnMarkersHandler(Handler):
                 for number in topic.partition_indexes:
                     partition = found.get((topic.name, number))
                     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if partition is None else codes[partition]
+                    code = ErrorCode.NONE if topic.name in groups else code
                     row.partitions.append(WritableTxnMarkerPartitionResult(partition_index=number, error_code=code))
                 result.topics.append(row)
             response.markers.append(result)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from kclient.errors import ErrorCode
@@ -196,9 +197,36 @@ class WriteEnds:
         )
 
 
+class Tell:
+    """WriteTxnMarkers, too: a transaction of groups is completed; Kafka names partitions of `__consumer_offsets`."""
+
+    api: ApiKey = ApiKey.WRITE_TXN_MARKERS
+    version: int = 2
+    timeout_s: float = 15.0
+    unanswered: int = ErrorCode.NONE
+    item_size: int = 16
+
+    def size(self, what: str) -> int:
+        """The group's id."""
+        return 32 + 4 * len(what)
+
+    def request(self, calls: Sequence[tuple[str, Collection[str]]]) -> WriteTxnMarkersRequest:
+        """One marker that is of no producer."""
+        topics = [
+            WritableTxnMarkerTopic(name=wire_group(each), partition_indexes=[0])
+            for each in dict.fromkeys(chain.from_iterable(groups for _, groups in calls))
+        ]
+        return WriteTxnMarkersRequest(markers=[WritableTxnMarker(producer_id=-1, producer_epoch=-1, topics=topics)])
+
+    def answers(self, response: Any) -> tuple[int, Iterator[dict[str, int]]]:
+        """Nothing depends on them."""
+        return ErrorCode.NONE, iter(())
+
+
 VERIFY: Final = Verify()
 JOIN: Final = JoinGroups()
 WRITE_ENDS: Final = WriteEnds()
+TELL: Final = Tell()
 
 
 def _topics(partitions: Partitions) -> Iterator[tuple[str, list[int]]]:

@@ -21,7 +21,7 @@ from kclient.errors import (
 from kclient.gateway.peer_calls.connecting import connect_to
 from kclient.gateway.peer_calls.lane import PeerLane
 from kclient.gateway.peer_calls.names import client_id_of
-from kclient.gateway.peer_calls.requests import JOIN, VERIFY, WRITE_ENDS, PeerRequest, ToJoin, ToVerify
+from kclient.gateway.peer_calls.requests import JOIN, TELL, VERIFY, WRITE_ENDS, PeerRequest, ToJoin, ToVerify
 from kclient.net.settings import ConnectionSettings
 
 if TYPE_CHECKING:
@@ -205,6 +205,24 @@ class ClusterPeers:
                 f"{what.transaction.transactional_id[:300]!r}, cannot be asked: {error}"
             ) from error
         return found
+
+    def tell_outcome(self, group_ids: Collection[str]) -> None:
+        """Tells each where it is coordinated by now."""
+        here = []
+        for group_id in group_ids:
+            node_id = self._leadership.coordinator_id(group_id)
+            if node_id == self._node_id:
+                here.append(group_id)
+            else:
+                self._supervisor.spawn(self._tell, node_id, group_id, name="tell the outcome of a transaction")
+        if here:
+            self._local.tell_outcome(here)
+
+    async def _tell(self, node_id: int, group_id: str) -> None:
+        try:
+            await self._lane(node_id, TELL).ask(group_id, [group_id])
+        except KafkaError as error:
+            logger.debug("the gateway with node.id=%d looks for outcomes by itself: %s", node_id, error)
 
     async def write_markers(self, ends: Sequence[EndOfTransaction]) -> list[Outcomes]:
         """Has each leader append what it leads, all at the same time."""

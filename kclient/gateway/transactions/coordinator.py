@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from kclient.errors import (
@@ -60,7 +60,6 @@ class TransactionCoordinator:
         flow: In whose turns all rows are looked through.
         clock: What time it is.
         memory: Where ids count.
-        decided: Is told the groups of a transaction that is completed: those that are coordinated here look at once.
         spawn: Starts a task of the gateway.
     """
 
@@ -77,14 +76,13 @@ class TransactionCoordinator:
         flow: Flow,
         clock: Clock,
         memory: MemoryAccount,
-        decided: Callable[[Iterable[str]], object],
         spawn: Callable[..., object],
     ) -> None:
         self._settings = settings
         self._leadership = leadership
         self._clock = clock
         self._spawn = spawn
-        self._outcomes = GroupOutcomes(manager, decided, flow)
+        self._outcomes = GroupOutcomes(manager, flow)
         self._joining: dict[tuple[str, ProducerIdentity, int], list[Joining]] = {}
         """What waits to join, of each producer and version of the protocol."""
         self.table: TransactionTable = TransactionTable(

@@ -168,7 +168,7 @@ class TransactionEnding:
                 written |= await self._write(found, found.partitions - written)
                 if written >= found.partitions:
                     await self._table.change(transactional_id, self._completed, beside=self._outcomes.rows)
-                    self._outcomes.decided(found.groups)
+                    self._peers.tell_outcome(found.groups)
                     return
                 problem = f"{len(found.partitions - written)} partitions have no durable end yet"
             except (NotCoordinatorError, FencedError, ClosedError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -37,14 +36,12 @@ class GroupOutcomes:
 
     Args:
         manager: Keeps the rows.
-        decided: Is told the groups of a transaction that has been completed.
         flow: In whose turns rows are made.
     """
 
-    def __init__(self, manager: Manager, decided: Callable[[Iterable[str]], object], flow: Flow) -> None:
+    def __init__(self, manager: Manager, flow: Flow) -> None:
         self._manager = manager
         self._flow = flow
-        self.decided: Callable[[Iterable[str]], object] = decided
 
     async def rows(self, transaction: Transaction) -> Rows:
         """What the commit that completes a prepared transaction writes beside its row.

@@ -16,6 +16,7 @@ from kclient.errors import CoordinatorNotAvailableError
 from kclient.errors import ErrorCode as E
 from kclient.gateway import Gateway
 from kclient.gateway.contexts import IN_PROCESS
+from kclient.gateway.groups import transactional
 from kclient.gateway.handlers import transactions as handlers
 from kclient.gateway.local import local_address
 from kclient.gateway.partition_id import PartitionId
@@ -127,7 +128,11 @@ def group_of(served: Served) -> str:
     return next(name for name in (f"group {number}" for number in itertools.count()) if leadership.coordinates(name))
 
 
-async def test_the_gateway_of_a_group_has_another_add_it() -> None:
+async def test_the_gateway_of_a_group_has_another_add_it_and_is_told_the_outcome(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(transactional, "_FIRST_PAUSE_S", 1000.0)  # it does not find out by itself
+    monkeypatch.setattr(transactional, "_LONGEST_PAUSE_S", 1000.0)
     async with open_store(f"memory:{next(names)}") as store, two(store) as (one, other):
         producer, group = ByHand(one[1], coordinated_by(one)), group_of(other)
         await producer.init()
