@@ -37,6 +37,7 @@ from kclient.gateway.handlers.log_dirs import DescribeLogDirsHandler
 from kclient.gateway.handlers.metadata import MetadataHandler
 from kclient.gateway.handlers.produce import ProduceHandler
 from kclient.gateway.handlers.producer_ids import InitProducerIdHandler
+from kclient.gateway.handlers.producers import DescribeProducersHandler
 from kclient.gateway.handlers.reassignments import (
     AlterPartitionReassignmentsHandler,
     ElectLeadersHandler,
@@ -258,6 +259,7 @@ async def assemble(
             ListOffsetsHandler(access, partitions, TimestampSearch(store.capabilities, workers)),
             OffsetForLeaderEpochHandler(access, partitions),
             DeleteRecordsHandler(access, partitions),
+            DescribeProducersHandler(access, partitions),
             InitProducerIdHandler(access, producer_ids, transactions),
             MetadataHandler(identity.cluster_id, leadership, access, catalogue, auto_create_topics=auto_create_topics),
             DescribeClusterHandler(identity.cluster_id, leadership, access),

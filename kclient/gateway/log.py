@@ -598,6 +598,11 @@ class PartitionLog:
         """What is remembered of each producer id, for descriptions and tests."""
         return self._windows.copy()
 
+    @property
+    def producers(self) -> int:
+        """How many producer ids are remembered."""
+        return len(self._windows)
+
 
 def _log_append_time(header: StoredHeader) -> int:
     """The time that a stored batch was stamped with when it was appended, or -1."""

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from kclient.sync import Gateway
+from kclient.sync import Consumer, Gateway, Producer
+from kclient.types import TopicPartition
 from tests.kafka_artifacts import KAFKA_4
 from tests.kafka_server import JavaTools
 
@@ -146,6 +147,23 @@ def test_transactions(served: str, tools: JavaTools, topic: str) -> None:
     assert listed["TransactionState"] in {"CompleteCommit", "CompleteAbort"}
     (described,) = run("describe", "--transactional-id", topic)
     assert described["ProducerId"] == listed["ProducerId"]
+    (writes,) = run("describe-producers", "--topic", target, "--partition", "0")
+    assert (writes["ProducerId"], writes["CurrentTransactionStartOffset"]) == (listed["ProducerId"], "None")
+
+
+def test_a_transaction_that_hangs_is_aborted(served: str, tools: JavaTools, topic: str) -> None:
+    def run(*arguments: str) -> str:
+        return tools.run(TRANSACTIONS, "--bootstrap-server", served, *arguments)
+
+    with Producer(bootstrap_servers=served, transactional_id=topic) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        stored = producer.send(topic, b"hangs", partition=0).result()
+        assert run("find-hanging", "--topic", topic).splitlines()[1:] == [], "its coordinator knows of it"
+        run("abort", "--topic", topic, "--partition", "0", "--start-offset", str(stored.offset))
+        with Consumer(bootstrap_servers=served, isolation_level="read_committed") as consumer:
+            place = TopicPartition(topic, 0)
+            assert consumer.end_offsets([place]) == {place: stored.offset + 2}
 
 
 def test_a_producer_commits_as_time_goes_by(served: str, tools: JavaTools, topic: str) -> None:

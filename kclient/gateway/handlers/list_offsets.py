@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from functools import partial
 from itertools import repeat
 from typing import ClassVar, Final, cast
@@ -17,10 +16,10 @@ from kclient.errors import (
 from kclient.gateway.access import Access, AclOperation
 from kclient.gateway.contexts import RequestContext
 from kclient.gateway.error_codes import code_of
+from kclient.gateway.handlers._partitions import NamedPartitions
 from kclient.gateway.handlers._work import READ_COMMITTED, counted
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
 from kclient.gateway.partition import Partition
-from kclient.gateway.partition_states import State
 from kclient.gateway.partitions import PartitionTable
 from kclient.gateway.search import TimestampSearch
 from kclient.net.fair_queue import Pace
@@ -63,36 +62,6 @@ def _sizes(request: ListOffsetsRequest | OffsetForLeaderEpochRequest | DeleteRec
         yield from repeat(_PER_PARTITION, len(topic.partitions))
 
 
-class _Partitions:
-    """Finds partitions for a client that may do one thing with their topics."""
-
-    def __init__(self, access: Access, partitions: PartitionTable, operation: AclOperation) -> None:
-        self._access = access
-        self._partitions = partitions
-        self._operation = operation
-
-    def find(self, context: RequestContext, name: str, index: int) -> Partition:
-        """The partition. Raises why there is none for this client."""
-        record = self._access.topic(context.connection, self._operation, name)
-        return self._partitions.check(record, index)
-
-    async def ready(
-        self, partition: Partition, context: RequestContext, named: Iterator[tuple[str, int]], pace: Pace
-    ) -> None:
-        """Until the partition is open; raises as `Partition.ready`.
-
-        The first that is not open has all be opened that the request names, so that several whose store hangs are
-        waited for once; `named` is used up then.
-        """
-        if partition.state is not State.OPEN:
-            for name, index in named:
-                with suppress(KafkaError):
-                    self.find(context, name, index).open_soon()
-                if pace.over:
-                    await pace.pause()
-        await partition.ready()
-
-
 class ListOffsetsHandler(Handler):
     """Answers ListOffsets."""
 
@@ -101,7 +70,7 @@ class ListOffsetsHandler(Handler):
     VERSIONS: ClassVar[VersionRange] = (1, 11)
 
     def __init__(self, access: Access, partitions: PartitionTable, search: TimestampSearch) -> None:
-        self._partitions = _Partitions(access, partitions, AclOperation.DESCRIBE)
+        self._partitions = NamedPartitions(access, partitions, AclOperation.DESCRIBE)
         self._search = search
 
     def begin(self, request: ListOffsetsRequest, context: RequestContext) -> Begun:
@@ -195,7 +164,7 @@ class OffsetForLeaderEpochHandler(Handler):
     VERSIONS: ClassVar[VersionRange] = (2, 4)
 
     def __init__(self, access: Access, partitions: PartitionTable) -> None:
-        self._partitions = _Partitions(access, partitions, AclOperation.DESCRIBE)
+        self._partitions = NamedPartitions(access, partitions, AclOperation.DESCRIBE)
 
     def begin(self, request: OffsetForLeaderEpochRequest, context: RequestContext) -> Begun:
         """Partitions may have to be opened."""
@@ -240,7 +209,7 @@ class DeleteRecordsHandler(Handler):
     VERSIONS: ClassVar[VersionRange] = (0, 2)
 
     def __init__(self, access: Access, partitions: PartitionTable) -> None:
-        self._partitions = _Partitions(access, partitions, AclOperation.DELETE)
+        self._partitions = NamedPartitions(access, partitions, AclOperation.DELETE)
 
     def begin(self, request: DeleteRecordsRequest, context: RequestContext) -> Begun:
         """The new log start has to become durable."""

@@ -258,6 +258,11 @@ CASES: dict[str, Case] = {
     "commit in a transaction": Case(
         commit_in_a_transaction, 5, (WRITER, ON_GROUP, (O.READ, *TOPIC))
     ),
+    "describe producers": Case(
+        lambda _: m.DescribeProducersRequest(
+            topics=[m.DescribeProducersRequestTopicRequest(name="t", partition_indexes=[0])]
+        ), 0, ((O.READ, *TOPIC),),
+    ),
     "add partitions to transactions, as a broker": Case(
         lambda _: m.AddPartitionsToTxnRequest(
             transactions=[

@@ -21,7 +21,7 @@ from kclient.gateway.handlers import transactions as handlers
 from kclient.gateway.local import local_address
 from kclient.gateway.partition_id import PartitionId
 from kclient.gateway.peer_calls import connecting, routing
-from kclient.gateway.peer_calls.names import client_id_of, wire_name
+from kclient.gateway.peer_calls.names import client_id_of, wire_group, wire_name
 from kclient.gateway.peers import EndOfTransaction, Outcomes, TransactionOf
 from kclient.gateway.rows.gateways import Endpoint, GatewayRow
 from kclient.gateway.transactions.coordinator import TransactionCoordinator
@@ -236,7 +236,8 @@ async def test_neither_ends_nor_joins_hit_a_namesake() -> None:
         await asking.aclose()
 
 
-async def test_whoever_is_no_gateway_may_not_end_transactions() -> None:
+async def test_whoever_is_no_gateway_names_topics_by_their_names() -> None:
+    """And needs the right to the cluster: see the tests of access."""
     async with open_store(f"memory:{next(names)}") as store, two(store) as (one, other):
         producer = ByHand(one[1], coordinated_by(one))
         partition = led_by(other)[0]
@@ -246,10 +247,10 @@ async def test_whoever_is_no_gateway_may_not_end_transactions() -> None:
         record = one[0].parts.topics.get("t")
         assert record is not None
         for client_id in ("test", "kclient-gateway-1/", client_id_of(1, "0" * 16), client_id_of(2, "0" * 16)):
-            for name in ("t", wire_name(record.topic_id)):
+            for name in (wire_name(record.topic_id), wire_group("t")):
                 asking = AsGateway(other[0], client_id)
                 (result,) = (await asking(marker(producer, name, partition), 2)).markers
-                assert result.topics[0].partitions[0].error_code == E.CLUSTER_AUTHORIZATION_FAILED
+                assert result.topics[0].partitions[0].error_code == E.UNKNOWN_TOPIC_OR_PARTITION
                 await asking.aclose()
         assert await committed_values(other[1], "t", partition) == []
 
