@@ -1,4 +1,4 @@
-"""The admin client's calls about transactions, on real Kafka 4.3 and 3.9."""
+"""The admin client's calls about transactions, on real Kafka 4.3 and 3.9 and on the gateway."""
 
 from __future__ import annotations
 
@@ -37,17 +37,20 @@ from tests.gateway_wire import batch_of, produce_request
 from tests.kafka_server import KafkaServer
 from tests.wire_session import until, wire_session
 
-pytestmark = [pytest.mark.anyio, pytest.mark.kafka]
+pytestmark = pytest.mark.anyio
 
 BROKERS = ConfigResource(ConfigResourceType.BROKER, "")
 HANGING = 1 << 40
 """A producer id that no coordinator has given out."""
 
 
-@pytest.fixture(params=["kafka", "kafka3"])
+KAFKA = [pytest.param(name, marks=pytest.mark.kafka) for name in ("kafka", "kafka3")]
+
+
+@pytest.fixture(params=[*KAFKA, "gateway"])
 def bootstrap(request: pytest.FixtureRequest) -> str:
-    server: KafkaServer = request.getfixturevalue(request.param)
-    return server.bootstrap
+    found: KafkaServer | str = request.getfixturevalue(request.param)
+    return found if isinstance(found, str) else found.bootstrap
 
 
 @pytest.fixture
@@ -71,7 +74,10 @@ async def amid_a_transaction(bootstrap: str, topic: str) -> AsyncIterator[kclien
 
 
 async def hang(admin: Admin, bootstrap: str, topic: str, sequence: int = 0) -> None:
-    """Leave a record in partition 1 that no coordinator knows of, as brokers did before they asked it (KIP-890)."""
+    """Leave a record in partition 1 that no coordinator knows of, as brokers did before they asked it (KIP-890).
+
+    Gateways always ask.
+    """
     verification = "transaction.partition.verification.enable"
     await admin.alter_configs({BROKERS: {verification: "false"}})
     try:
@@ -130,7 +136,7 @@ async def test_transactions_are_listed_and_described(admin: Admin, bootstrap: st
 async def test_filters_that_a_broker_does_not_know(admin: Admin, request: pytest.FixtureRequest, topic: str) -> None:
     with pytest.raises(ValueError, match="broker 1 knows no state 'Asleep'"):
         await admin.list_transactions(states=["Ongoing", "Asleep"])
-    if "kafka3" in request.node.callspec.params.values():
+    if "kafka" not in request.node.callspec.params.values():
         with pytest.raises(UnsupportedVersionError, match="transactional_id_pattern"):
             await admin.list_transactions(transactional_id_pattern=topic)
         return
@@ -178,6 +184,7 @@ async def test_producers_are_fenced(admin: Admin, bootstrap: str, topic: str) ->
         assert found == []
 
 
+@pytest.mark.parametrize("bootstrap", KAFKA, indirect=True)
 async def test_a_transaction_that_hangs_is_found_and_aborted(admin: Admin, bootstrap: str, topic: str) -> None:
     await hang(admin, bootstrap, topic)
     place = TopicPartition(topic, 1)
@@ -196,6 +203,7 @@ async def test_a_transaction_that_hangs_is_found_and_aborted(admin: Admin, boots
     assert (ended.transaction_start_offset, ended.coordinator_epoch) == (None, 0)
 
 
+@pytest.mark.parametrize("bootstrap", KAFKA, indirect=True)
 async def test_the_commands(
     admin: Admin, bootstrap: str, topic: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
