@@ -111,6 +111,8 @@ class CommittedOffsets:
     def commit(self, group_id: str, commit: OffsetCommit) -> Write:
         """Store offsets, at once after `check_commit`; they are visible when the write is done."""
         managed = self._table.groups.get(group_id) or self._table.create(group_id)
+        if managed.offsets.transactions:
+            commit.put_in_order(managed.offsets)
         managed.offsets.begin(commit)
         if not managed.holding.committed:
             managed.count()

@@ -63,6 +63,12 @@ class OffsetCommit:
             self.held += _size(committed)
             self.annotated = self.annotated or bool(committed.metadata)
 
+    def put_in_order(self, offsets: GroupOffsets) -> None:
+        """Have these be the last of their partitions, also where transactions are to commit some."""
+        for record, partition, committed in self.items():
+            if committed is not None and offsets.unstable(*partition):
+                self.topics[record][partition.partition] = offsets.in_order(partition, committed)
+
     def drop(self, topics: Container[str]) -> None:
         """Leave out the topics of these names."""
         for record in [record for record in self.topics if record.name in topics]:
@@ -194,6 +200,22 @@ class GroupOffsets:
             self._count(_pending_size(pending))
             for topic, number in pending.offsets:
                 self._unstable.setdefault(topic, Counter())[number] += 1
+
+    def in_order(self, partition: TopicPartition, committed: CommittedOffset) -> CommittedOffset:
+        """An offset that is committed now, under a time after that of every other one of its partition.
+
+        Of those that transactions commit the time decides which is the last one: it must not hang on clocks, which are
+        set back, and are different at gateways that a group moves between.
+        """
+        present, newest = self.get(*partition), -1
+        if present is not None:
+            newest = present.commit_ms
+        if self.unstable(*partition):
+            for pending in self._transactions.values():
+                offset = pending.offsets.get(partition)
+                if offset is not None:
+                    newest = max(newest, offset.committed.commit_ms)
+        return committed if committed.commit_ms > newest else replace(committed, commit_ms=newest + 1)
 
     def unstable(self, topic: str, number: int) -> bool:
         """Whether an open transaction is to commit an offset of a partition, or did so a moment ago."""

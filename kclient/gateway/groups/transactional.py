@@ -186,12 +186,12 @@ class TransactionalOffsets:
         refused = refused or committed.check_room(group_id, commit)
         if refused:
             return refused
+        managed = self._table.groups.get(group_id) or self._table.create(group_id)
         offsets = {} if before is None else dict(before.offsets)
         for record, partition, offset in commit.items():
             if offset is not None:
-                offsets[partition] = PendingOffset(offset, record.topic_id)
+                offsets[partition] = PendingOffset(managed.offsets.in_order(partition, offset), record.topic_id)
         pending = PendingOffsets(group_id, transactional_id, offsets)
-        managed = self._table.groups.get(group_id) or self._table.create(group_id)
         managed.offsets.pend(transactional_id, pending)
         managed.count()
         self.watch(group_id, transactional_id)

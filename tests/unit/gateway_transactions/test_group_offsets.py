@@ -511,3 +511,25 @@ async def test_nothing_is_added_once_the_end_is_prepared(version: int) -> None:
         assert not await scan_all(gateway.parts.manager, PENDING)
         await late.aclose()
         await wire.aclose()
+
+
+async def test_a_clock_that_goes_back_loses_no_offsets() -> None:
+    """What is committed later counts, whatever time it was by the clock."""
+    async with running() as (gateway, wire):
+        await wire.create("t")
+        clock = gateway.parts.clock
+        now = clock.wall_ms()
+        producer = ByHand(wire, "x")
+        await producer.init()
+        for offset in range(1, 4):
+            clock.wall_ms = lambda ms=now - offset * 60_000: ms  # type: ignore[misc]
+            assert await producer.offsets("g", {("t", 0): offset}) == 0
+            assert await producer.end() == 0
+            assert await settled(wire, "g") == offset
+        clock.wall_ms = lambda: now - 1_000_000
+        assert await producer.offsets("g", {("t", 0): 4}) == 0
+        assert await wire.commit("g", "t", 5) == 0
+        assert await producer.end() == 0
+        assert await settled(wire, "g") == 5
+        (row,) = (await scan_all(gateway.parts.manager, OFFSETS)).values()
+        assert decode_offset(row.value)[0].offset == 5
