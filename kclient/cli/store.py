@@ -93,8 +93,8 @@ def backup(directory: str, target: str) -> int:
     )
     if not report.exact:
         output.warn(
-            "whoever has the data directory open did not tell where its logs end: they were looked at one after "
-            "another, within milliseconds"
+            "the logs were looked at one after another, within milliseconds: several processes have the data directory "
+            "open, or who has it open did not tell where they end"
         )
     for each in report.lost[:_TOLD]:
         output.warn(each)

@@ -33,7 +33,7 @@ from kclient.gateway.handlers.groups_admin import DeleteGroupsHandler, DescribeG
 from kclient.gateway.handlers.groups_offsets import OffsetCommitHandler, OffsetDeleteHandler, OffsetFetchHandler
 from kclient.gateway.handlers.handler import Handler
 from kclient.gateway.handlers.list_offsets import DeleteRecordsHandler, ListOffsetsHandler, OffsetForLeaderEpochHandler
-from kclient.gateway.handlers.log_dirs import DescribeLogDirsHandler
+from kclient.gateway.handlers.log_dirs import AlterReplicaLogDirsHandler, DescribeLogDirsHandler
 from kclient.gateway.handlers.metadata import MetadataHandler
 from kclient.gateway.handlers.produce import ProduceHandler
 from kclient.gateway.handlers.producer_ids import InitProducerIdHandler
@@ -273,6 +273,7 @@ async def assemble(
             ListPartitionReassignmentsHandler(access, topics, leadership, releases),
             ElectLeadersHandler(access, topics, leadership, moves),
             DescribeLogDirsHandler(log_dir, access, topics, partitions),
+            AlterReplicaLogDirsHandler(log_dir, access, topics),
             DescribeConfigsHandler(identity.node_id, config, access),
             AlterConfigsHandler(identity.node_id, config, access, catalogue, dynamic),
             IncrementalAlterConfigsHandler(identity.node_id, config, access, catalogue, dynamic),

@@ -1,4 +1,4 @@
-"""DescribeLogDirs: how large the partitions are that this gateway leads.
+"""DescribeLogDirs: how large the partitions are that this gateway leads; and AlterReplicaLogDirs.
 
 A gateway has one log directory, its store, which all gateways of a store share: each tells of what it leads, as a
 broker of its replicas.
@@ -13,9 +13,10 @@ from functools import partial
 from typing import ClassVar, Final, cast
 
 from kclient.concurrency import side_by_side
-from kclient.errors import KafkaError
+from kclient.errors import KafkaError, LogDirNotFoundError, UnknownTopicOrPartitionError
 from kclient.gateway.access import Access, AclOperation
 from kclient.gateway.contexts import ConnectionContext, RequestContext
+from kclient.gateway.error_codes import code_of
 from kclient.gateway.handlers._work import counted
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
 from kclient.gateway.partition import Partition
@@ -25,6 +26,10 @@ from kclient.gateway.topics.table import TopicTable
 from kclient.htp.urls import split_options
 from kclient.net.fair_queue import Pace
 from kclient.protocol.messages.replicas import (
+    AlterReplicaLogDirPartitionResult,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopicResult,
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
@@ -101,6 +106,53 @@ class DescribeLogDirsHandler(Handler):
             logger.info("%s is not among what DescribeLogDirs tells: %s", led, error)
             return
         topic.partitions.append(DescribeLogDirsPartition(partition_index=index, partition_size=size))
+
+
+class AlterReplicaLogDirsHandler(Handler):
+    """Answers AlterReplicaLogDirs: there is one directory, where all partitions are, and no other to move them to.
+
+    `kafka-reassign-partitions.sh` names it, when it is given what it printed before it moved partitions.
+    """
+
+    API: ClassVar[ApiKey] = ApiKey.ALTER_REPLICA_LOG_DIRS
+    VERSIONS: ClassVar[VersionRange] = (1, 2)
+
+    def __init__(self, log_dir: str, access: Access, topics: TopicTable) -> None:
+        self._log_dir = log_dir
+        self._access = access
+        self._topics = topics
+
+    def begin(self, request: AlterReplicaLogDirsRequest, context: RequestContext) -> Begun:
+        """Nothing is moved."""
+        sizes = (_PER_PARTITION for directory in request.dirs for topic in directory.topics for _ in topic.partitions)
+        return cast("Begun", counted(sizes, partial(self._finish, request, context.connection)))
+
+    async def _finish(
+        self, request: AlterReplicaLogDirsRequest, client: ConnectionContext
+    ) -> AlterReplicaLogDirsResponse:
+        response = AlterReplicaLogDirsResponse()
+        pace = Pace(client.flow)
+        for directory in request.dirs:
+            for topic in directory.topics:
+                answer = AlterReplicaLogDirTopicResult(topic_name=topic.name)
+                response.results.append(answer)
+                for index in topic.partitions:
+                    await pace.pause()
+                    row = AlterReplicaLogDirPartitionResult(partition_index=index)
+                    answer.partitions.append(row)
+                    try:
+                        self._check(client, directory.path, topic.name, index)
+                    except KafkaError as error:
+                        row.error_code = code_of(error)
+        return response
+
+    def _check(self, client: ConnectionContext, path: str, name: str, index: int) -> None:
+        self._access.check_cluster(client, AclOperation.ALTER)
+        record = self._topics.get(name)
+        if record is None or not 0 <= index < record.partitions:
+            raise UnknownTopicOrPartitionError(f"the topic {name[:300]} has no partition {index}")
+        if path != self._log_dir:
+            raise LogDirNotFoundError(f"the log directory is {self._log_dir}, and there is no other")
 
 
 def log_dir_of(store: str) -> str:

@@ -1,4 +1,4 @@
-"""DescribeLogDirs: each gateway tells how large the partitions are that it leads."""
+"""DescribeLogDirs: each gateway tells how large the partitions are that it leads; and AlterReplicaLogDirs."""
 
 from __future__ import annotations
 
@@ -6,9 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from kclient.errors import ErrorCode
 from kclient.gateway import Gateway
 from kclient.htp import open_store
-from kclient.protocol.messages.replicas import DescribableLogDirTopic, DescribeLogDirsRequest, DescribeLogDirsResponse
+from kclient.protocol.messages.replicas import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirTopic,
+    DescribableLogDirTopic,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+)
 from tests.gateway_wire import Wire, batch_of, connect, names, running
 from tests.unit.gateway_cluster.two_gateways import until
 
@@ -60,6 +68,21 @@ async def test_the_directory_is_named(tmp_path: Path) -> None:
     async with running(f"embedded:{path}?min_free_bytes=1") as (_, wire):
         (result,) = (await wire(DescribeLogDirsRequest(topics=None), 4)).results
         assert result.log_dir == str(path.resolve())
+
+
+@pytest.mark.parametrize("version", [1, 2])
+async def test_there_is_no_other_directory(version: int, tmp_path: Path) -> None:
+    path = str((tmp_path / "data").resolve())
+    async with running(f"embedded:{path}") as (_, wire):
+        await wire.create("t", 2)
+        asked = [
+            AlterReplicaLogDir(path=where, topics=[AlterReplicaLogDirTopic(name=name, partitions=[1, 2])])
+            for where, name in ((path, "t"), ("/other", "t"), (path, "nope"))
+        ]
+        response = await wire(AlterReplicaLogDirsRequest(dirs=asked), version)
+        codes = [[row.error_code for row in topic.partitions] for topic in response.results]
+        unknown, elsewhere = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LOG_DIR_NOT_FOUND
+        assert codes == [[0, unknown], [elsewhere, unknown], [unknown, unknown]]
 
 
 async def test_each_gateway_tells_of_what_it_leads() -> None:
