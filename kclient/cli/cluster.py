@@ -20,6 +20,8 @@ from kclient.errors import UnknownTopicOrPartitionError
 from kclient.sync import Admin
 from kclient.types import PartitionInfo, TopicPartition
 
+_TOLD = 10
+"""Partitions that are named after they were moved, at most."""
 _AT_ONCE = 500
 """Topics that are asked about in one request."""
 
@@ -112,7 +114,8 @@ def move(places: Sequence[str], settings: dict[str, object], *, to: str) -> int:
     with Admin(settings) as admin:
         wanted = partitions_at(admin, places)
         admin.alter_partition_reassignments(dict.fromkeys(wanted, replicas))
-    output.note(f"moving to {to}: {', '.join(map(str, wanted))}")
+    more = f" and {len(wanted) - _TOLD} more" if len(wanted) > _TOLD else ""
+    output.note(f"moving to {to}: {', '.join(map(str, wanted[:_TOLD]))}{more}")
     return 0
 
 

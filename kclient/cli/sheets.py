@@ -13,6 +13,8 @@ from kclient.sync import Admin
 
 WATCH_S = 1.0
 """Seconds between two looks with `--watch`."""
+_AROUND = 6
+"""Lines of a table around its rows."""
 
 
 class Sheet(NamedTuple):
@@ -58,13 +60,18 @@ def _print(sheet: Sheet, form: str) -> None:
 
 
 def _live(look: Callable[[], Sheet]) -> None:
+    from rich.console import Console
     from rich.live import Live
+
+    console = Console()
 
     def shown() -> Any:
         sheet = look()
-        return output.rich_table(sheet.columns, sheet.rows, f"{sheet.title}  {time.strftime('%H:%M:%S')}")
+        rows = sheet.rows[: max(1, console.height - _AROUND)]  # more would not be seen, and takes long
+        left = f", the first {len(rows)} are shown" if len(rows) < len(sheet.rows) else ""
+        return output.rich_table(sheet.columns, rows, f"{sheet.title}{left}  {time.strftime('%H:%M:%S')}")
 
-    with Live(shown(), auto_refresh=False) as live:
+    with Live(shown(), console=console, auto_refresh=False) as live:
         while True:
             time.sleep(WATCH_S)
             live.update(shown(), refresh=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kclient.cli import cluster, sheets
+from kclient.cli import cluster, output, sheets
 from kclient.cli.app import run
 from kclient.errors import UnknownTopicOrPartitionError
 from kclient.inprocess import reset
@@ -136,3 +136,42 @@ def test_a_topic_that_is_deleted_meanwhile_is_left_out(
     for name in gone:
         with pytest.raises(UnknownTopicOrPartitionError):
             cluster.describe(admin, ["t", name])
+
+
+def test_a_live_table_has_as_many_rows_as_there_is_place_for(
+    admin: Admin, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def sleep(_seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cluster.time, "sleep", sleep)
+    monkeypatch.setattr(output, "is_terminal", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    for lines, told in (("8", f"{COUNT} partitions, the first 2 are shown"), ("40", f"{COUNT} partitions  ")):
+        monkeypatch.setenv("LINES", lines)
+        assert run(["cluster", "describe", "--watch"]) == 130
+        assert told in capsys.readouterr().out
+
+
+def test_thousands_of_rows_are_printed_soon(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(output, "is_terminal", lambda: True)
+    began = time.process_time()
+    output.table(["topic", "partition"], [("t" * (index % 7), index) for index in range(20_000)], title="many")
+    assert time.process_time() - began < 5  # rich takes half a minute
+    title, *lines = capsys.readouterr().out.splitlines()
+    assert title == "many"
+    assert len(lines) == 20_001
+    assert {line.index(line.split()[-1], 7) for line in lines} == {8}
+
+
+def test_of_many_partitions_the_first_are_named_that_are_moved(
+    admin: Admin, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    notes: list[str] = []
+    monkeypatch.setattr(output, "note", notes.append)
+    admin.create_topic("many", 50)
+    assert run(["cluster", "move", "many", "--to", "2"]) == 0
+    assert notes[-1].startswith("moving to 2: many-0, many-1, ")
+    assert notes[-1].endswith(", many-9 and 40 more")
