@@ -225,8 +225,10 @@ class Processes:
         """Remove what those have left that were killed; there is no other."""
         self.openings()
         with contextlib.suppress(OSError):
-            for path in Path(self.path).glob(f"{_PREFIX}*{_UNFINISHED}"):
-                path.unlink()
+            # sockets too: their owner's file may have been removed before
+            for pattern in (f"{_PREFIX}*{_UNFINISHED}", f"{BELL}*.sock", "ends-*.sock"):
+                for path in Path(self.path).glob(pattern):
+                    path.unlink()
 
     def _numbers(self) -> list[int]:
         try:

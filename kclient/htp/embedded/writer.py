@@ -34,8 +34,6 @@ _LOOK_S: Final = 0.03
 """Seconds between two looks for what other processes have changed."""
 _LOOK_QUIET_S: Final = 0.25
 """The same, once they have changed nothing for a while, where they ring a bell."""
-_QUIET: Final = round(ACTIVE_S / _LOOK_S)
-"""After so many looks that found nothing."""
 _FINDINGS: Final = 5
 """What is told of a damaged database, at most."""
 _RESERVE_BYTES: Final = 8 << 20
@@ -103,8 +101,8 @@ class DatabaseWriter:
         """Whether another process has committed before this one's last transaction."""
         self._pause = None if changed is None else _LOOK_S
         """Seconds until it is looked again."""
-        self._unchanged = 0
-        """How often it was looked in vain since the last change."""
+        self._active_until = 0.0
+        """So long it is looked often, as others may not ring for each change."""
         self._joined = joined
         self._data_version: int | None = None
         """What SQLite counts changes of others by, as it was looked at last."""
@@ -239,7 +237,7 @@ class DatabaseWriter:
             if self._changed is not None:
                 try:
                     self._look(connection)
-                    if self._unchanged >= _QUIET and self._hears:
+                    if self._hears and time.monotonic() > self._active_until:
                         self._pause = _LOOK_QUIET_S
                 except (OSError, sqlite3.Error) as error:  # whoever has something to do will hear of it
                     logger.debug("%s: what others have changed is not seen now: %s", self._path, error)
@@ -247,9 +245,8 @@ class DatabaseWriter:
     def _look(self, connection: Connection) -> None:
         """See whether another process has changed something; takes some microseconds."""
         (version,) = _driver(connection).execute("PRAGMA data_version").fetchone()
-        self._unchanged += 1
         if version != self._data_version:
-            self._unchanged = 0
+            self._active_until = time.monotonic() + ACTIVE_S
             self._pause = _LOOK_S
             self._data_version = version
             self._crowded = True

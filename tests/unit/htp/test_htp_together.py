@@ -254,6 +254,20 @@ async def test_the_last_one_leaves_nothing_that_stands_in_the_way(tmp_path: Path
         assert CAP_EXCLUSIVE in alone.broker.capabilities
 
 
+async def test_the_first_one_clears_up_what_those_have_left_that_were_killed(tmp_path: Path) -> None:
+    """Also where somebody has removed the files of processes, as their sockets are nobody's then."""
+    async with opened(tmp_path / "d"):
+        pass
+    shard = tmp_path / "d" / "brk-0"
+    before = set(shard.iterdir())
+    for name in ("process-7", "process-8.tmp", "bell-7.sock", "ends-7.sock", "bell-9.sock", "ends-9.sock"):
+        (shard / name).touch()
+    async with opened(tmp_path / "d"), opened(tmp_path / "d"):
+        kept = {path.name for path in shard.iterdir()}
+        assert len(kept) == len(before) + 2 * 3
+    assert set(shard.iterdir()) == before
+
+
 async def test_who_wants_it_alone_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "d"
     async with opened(path):
