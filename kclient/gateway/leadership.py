@@ -244,8 +244,8 @@ class AssignedLeadership:
         leader = self._everything or self._assigned(record.topic_id, record.mapping.unit(index))
         if leader.epoch <= epoch:
             return Tenure.LED
-        former = self._generations.current.former(self.unit(record, index).fingerprint)
-        taken_away = former.get((self._node_id, self._generations.run), 0)
+        unit = self.unit(record, index).fingerprint
+        taken_away = self._generations.current.taken_away(unit, self._node_id, self._generations.run)
         return Tenure.LOST if taken_away > epoch else Tenure.RISEN
 
     def unit(self, record: TopicRecord, index: int) -> Unit:

@@ -223,6 +223,17 @@ class Generations:
             leader, following = before, began
         return found
 
+    def taken_away(self, unit: int, node_id: int, run: int) -> int:
+        """The generation that took a unit away last from one who leads it again; 0 if none has, as far as is known.
+
+        Args:
+            unit: Its `fingerprint`.
+            node_id: The number of the gateway that leads it.
+            run: The epoch of its lease.
+        """
+        # in a generation that is not kept it was given back at the latest, if it was given to anybody
+        return max(self.former(unit).get((node_id, run), 0), self.since.get(unit, 0))
+
     def _reigns(self, unit: int) -> Iterator[tuple[tuple[int, int], int]]:
         """Who has led a unit, the newest first: number and run, and since which generation; one may come repeatedly."""
         for generations, changed in self._spans:

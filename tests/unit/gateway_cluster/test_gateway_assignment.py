@@ -120,6 +120,20 @@ def test_generations_are_kept_whole_that_some_gateway_has_not_obeyed_yet() -> No
     assert len(following.kept) <= KEPT + 2
 
 
+def test_who_was_away_for_long_knows_that_another_has_led_a_unit() -> None:
+    """Also where no generation is kept any more that says to whom it was moved."""
+    both = {1: 1, 2: 1}
+    unit, other = (next(each for each in UNITS if chosen(each, [1, 2]) == number) for number in (1, 2))
+    generations = Generations([Generation(5, both)])
+    for step in range(4 * KEPT):
+        generations = generations.followed_by(both, moved={unit: 2} if step == 3 else {other: 1 + step % 2})
+    assert generations.leader(unit) == (1, 10)
+    assert not generations.former(unit)
+    assert generations.taken_away(unit, 1, 1) > 5
+    stays = next(each for each in reversed(UNITS) if chosen(each, [1, 2]) == 1)
+    assert generations.taken_away(stays, 1, 1) == 0
+
+
 def test_epochs_of_others_stay_while_some_come_and_go() -> None:
     generations = Generations([Generation(1, {1: 1, 2: 1, 3: 1})])
     before = {unit: generations.leader(unit) for unit in UNITS}
