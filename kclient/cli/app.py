@@ -463,12 +463,16 @@ def cluster_move(
     places: Annotated[list[str], typer.Argument(metavar="TOPIC[:PARTITION]")],
     to: Annotated[str, typer.Option("--to", metavar="BROKER[,BROKER]", help="Where to; the first one is to lead.")],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    change_number: Annotated[
+        bool,
+        typer.Option("--allow-replication-factor-change", help="Also to more brokers than a partition has, or fewer."),
+    ] = False,
     config: Config = None,
 ) -> int:
     """Move partitions to other brokers."""
     from kclient.cli import cluster
 
-    return cluster.move(places, admin_of(bootstrap, config), to=to)
+    return cluster.move(places, admin_of(bootstrap, config), to=to, change_number=change_number)
 
 
 @cluster_app.command("drain", cls=Command)

@@ -14,7 +14,7 @@ from kclient.admin import (
 )
 from kclient.cli import output
 from kclient.cli.errors import UsageError
-from kclient.cli.places import partitions_at
+from kclient.cli.places import described_at
 from kclient.cli.sheets import Sheet, sheet_of
 from kclient.errors import UnknownTopicOrPartitionError
 from kclient.sync import Admin
@@ -33,7 +33,10 @@ def status(admin: Admin) -> Sheet:
     cluster = admin.describe_cluster()
     moves = admin.list_partition_reassignments()
     leads, holds = Counter[int](), Counter[int]()
+    nodes = {node.id: node for node in cluster.nodes}
     for info in _partitions(admin, []):
+        for node in info.replicas:  # which may be at a broker that is away
+            nodes.setdefault(node.id, node)
         holds.update(node.id for node in info.replicas)
         if info.leader is not None:
             leads[info.leader.id] += 1
@@ -43,7 +46,7 @@ def status(admin: Admin) -> Sheet:
     brokers = [
         {
             "broker": node.id,
-            "address": f"{node.host}:{node.port}",
+            "address": f"{node.host}:{node.port}" if node.host else None,
             "rack": node.rack,
             "controller": node.id == controller,
             "leads": leads[node.id],
@@ -51,7 +54,7 @@ def status(admin: Admin) -> Sheet:
             "coming": coming[node.id],
             "going": going[node.id],
         }
-        for node in sorted(cluster.nodes, key=lambda node: node.id)
+        for node in sorted(nodes.values(), key=lambda node: node.id)
     ]
     columns = ["broker", "address", "rack", "controller", "leads", "has", "coming", "going"]
     fields = {"cluster": cluster.cluster_id, "moves": len(moves), "brokers": brokers}
@@ -108,15 +111,33 @@ def _those_there(admin: Admin, names: Sequence[str]) -> Mapping[str, TopicDescri
     return {}
 
 
-def move(places: Sequence[str], settings: dict[str, object], *, to: str) -> int:
-    """Have partitions (`TOPIC:PARTITION`), or all of a topic, move to other brokers."""
+def move(places: Sequence[str], settings: dict[str, object], *, to: str, change_number: bool) -> int:
+    """Have partitions (`TOPIC:PARTITION`), or all of a topic, move to other brokers.
+
+    Unless the number of replicas may change, it is refused where there are more of a partition, or fewer.
+    """
     replicas = [_broker(text, "--to") for text in to.split(",")]
     with Admin(settings) as admin:
-        wanted = partitions_at(admin, places)
+        found = described_at(admin, places)
+        wanted = [info.topic_partition for info in found]
+        moves = {} if change_number else admin.list_partition_reassignments(wanted)
+        for info in found:
+            there = len(info.replicas)
+            if (move := moves.get(info.topic_partition)) is not None:
+                there = len(move.replicas) - len(move.removing_replicas)
+            if there != len(replicas) and not change_number:
+                raise UsageError(
+                    f"{info.topic_partition} has {_replicas(there)}, and --to={to} names {_replicas(len(replicas))}: "
+                    "name as many, or give --allow-replication-factor-change"
+                )
         admin.alter_partition_reassignments(dict.fromkeys(wanted, replicas))
     more = f" and {len(wanted) - _TOLD} more" if len(wanted) > _TOLD else ""
     output.note(f"moving to {to}: {', '.join(map(str, wanted[:_TOLD]))}{more}")
     return 0
+
+
+def _replicas(number: int) -> str:
+    return f"{number} replica{'' if number == 1 else 's'}"
 
 
 def _broker(text: str, option: str) -> int:
@@ -129,9 +150,10 @@ def drain(broker: int, settings: dict[str, object], *, dry_run: bool) -> int:
     """Have all partitions that a broker has move to the others, to those that have the fewest."""
     with Admin(settings) as admin:
         nodes = {node.id for node in admin.describe_cluster().nodes}
-        if broker not in nodes:
+        partitions = _partitions(admin, [])
+        if broker not in nodes.union(node.id for info in partitions for node in info.replicas):  # one may be away
             raise UsageError(f"there is no broker {broker}: there are {', '.join(map(str, sorted(nodes)))}")
-        moves = _draining(_partitions(admin, []), broker, nodes, lambda topics: _led_as_one(admin, topics))
+        moves = _draining(partitions, broker, nodes, lambda topics: _led_as_one(admin, topics))
         if moves and not dry_run:
             admin.alter_partition_reassignments(moves)
     rows = [(*tp, " ".join(map(str, replicas))) for tp, replicas in sorted(moves.items())]

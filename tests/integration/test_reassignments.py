@@ -70,4 +70,8 @@ def test_partitions_are_moved(
         assert len(capsys.readouterr().out.splitlines()) == 4
         assert run(["cluster", "move", f"{topic}:0", "--to", "2,3", "--bootstrap", cluster.bootstrap]) == 0
         until(lambda: place not in admin.list_partition_reassignments([place]) and replicas() == [2, 3])
+        fewer = ["cluster", "move", topic, "--to", "1", "--bootstrap", cluster.bootstrap]
+        until(lambda: run(fewer) == 2 and "has 2 replicas" in capsys.readouterr().err)  # each broker hears of it later
+        assert run([*fewer, "--allow-replication-factor-change"]) == 0
+        until(lambda: replicas() == [1])
         admin.delete_topics([topic])

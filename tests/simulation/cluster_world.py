@@ -2,9 +2,9 @@
 
 Up to three gateways come, leave, crash, and are cut off from the manager while clients still reach them; at times the
 manager has no space. Idempotent producers and consumers look for whoever leads, groups commit offsets at whoever
-coordinates them, and topics are made and deleted at any gateway. Afterwards the whole is read: nothing acknowledged is
-lost, nothing is stored twice, all is in order, what somebody has read is there, epochs only grow, and of each group the
-last commit counts.
+coordinates them, topics are made and deleted, and partitions moved by hand, at any gateway. Afterwards the whole is
+read: nothing acknowledged is lost, nothing is stored twice, all is in order, what somebody has read is there, epochs
+only grow, and of each group the last commit counts.
 """
 
 from __future__ import annotations
@@ -335,6 +335,26 @@ class World:
                         self.counts["administered"] += 1
             await trio.sleep(self.dice.random() * 6)
 
+    async def move(self) -> None:
+        """Move partitions by hand, one or several at a time, at any gateway and to any that may be there or not."""
+        while self.working:
+            await trio.sleep(self.dice.random() * self.dice.choice([2, 20]))
+            async with self.connected() as wire:
+                for _ in range(self.dice.choice([1, 1, 1, 10])):
+                    if wire is None or not self.working:
+                        break
+                    rows = [
+                        m.ReassignablePartition(partition_index=index, replicas=[self.dice.choice(NUMBERS)])
+                        for index in self.dice.sample(range(PARTITIONS), self.dice.randint(1, PARTITIONS))
+                    ]
+                    topic = m.ReassignableTopic(name=TOPIC, partitions=rows)
+                    request = m.AlterPartitionReassignmentsRequest(topics=[topic])
+                    found = await self.answer(partial(wire, request, 0))
+                    if found is None:
+                        break
+                    for row in [row for each in found.responses for row in each.partitions]:
+                        self.counts[f"move {row.error_code}" if row.error_code else "moved"] += 1
+
     # What was promised
 
     async def check(self) -> None:
@@ -379,6 +399,7 @@ class World:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.rule, times)
                 nursery.start_soon(self.administer)
+                nursery.start_soon(self.move)
                 for partition in range(PARTITIONS):
                     for each in range(2):
                         nursery.start_soon(self.produce, f"p{partition}.{each}", partition)

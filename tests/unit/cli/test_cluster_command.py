@@ -93,6 +93,7 @@ def test_one_is_drained(admin: Admin, capsys: pytest.CaptureFixture[str]) -> Non
         (["move", "t", "--to", "one"], "number of a broker"),
         (["move", "t:x", "--to", "1"], "TOPIC:PARTITION"),
         (["drain", "7"], "there are 1, 2"),
+        (["move", "t:0", "--to", "1,2"], "t-0 has 1 replica, and --to=1,2 names 2 replicas"),
         (["status", "--output", "xml"], "table or json"),
     ],
 )
@@ -144,7 +145,7 @@ def test_a_live_table_has_as_many_rows_as_there_is_place_for(
     def sleep(_seconds: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cluster.time, "sleep", sleep)
+    monkeypatch.setattr(sheets.time, "sleep", sleep)
     monkeypatch.setattr(output, "is_terminal", lambda: True)
     monkeypatch.setenv("COLUMNS", "80")
     for lines, told in (("8", f"{COUNT} partitions, the first 2 are shown"), ("40", f"{COUNT} partitions  ")):
