@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager, nullcontext, suppress
 from functools import partial
 from random import Random
 from typing import Any
@@ -22,7 +22,8 @@ import trio
 
 from kclient.concurrency import first_leaf
 from kclient.errors import KafkaError
-from kclient.gateway import Gateway
+from kclient.gateway import Gateway, cluster_generations
+from kclient.gateway.assignment import generations
 from kclient.htp import StorageError, StorageFullError, open_store
 from kclient.htp.memory import reset
 from kclient.memory_ledger import process_memory
@@ -338,9 +339,9 @@ class World:
     async def move(self) -> None:
         """Move partitions by hand, one or several at a time, at any gateway and to any that may be there or not."""
         while self.working:
-            await trio.sleep(self.dice.random() * self.dice.choice([2, 20]))
+            await trio.sleep(self.dice.random() * self.dice.choice([5, 40]))
             async with self.connected() as wire:
-                for _ in range(self.dice.choice([1, 1, 1, 10])):
+                for _ in range(self.dice.choice([1, 1, 1, 8])):
                     if wire is None or not self.working:
                         break
                     rows = [
@@ -412,6 +413,16 @@ class World:
                     await self.end(node, "killed")
 
 
+@contextmanager
+def few_generations() -> Iterator[None]:
+    """Keep so few generations of gateways that they are shortened many times in a world."""
+    with ExitStack() as patches:
+        for module in (generations, cluster_generations):
+            patches.enter_context(mock.patch.object(module, "KEPT", 4))
+            patches.enter_context(mock.patch.object(module, "MOST_KEPT", 32))
+        yield
+
+
 def live(seed: int, times: int = 8) -> World:
     """A world, and all its promises kept; raises `Violated` if one was broken."""
     world = World(seed)
@@ -422,7 +433,10 @@ def live(seed: int, times: int = 8) -> World:
 
     ids = Random(f"ids of {seed}")  # who leads a partition follows from its topic's
     try:
-        with mock.patch.object(uuid, "uuid4", side_effect=lambda: uuid.UUID(int=ids.getrandbits(128), version=4)):
+        with (
+            mock.patch.object(uuid, "uuid4", side_effect=lambda: uuid.UUID(int=ids.getrandbits(128), version=4)),
+            few_generations() if seed % 2 else nullcontext(),
+        ):
             run(main, seed)
     except BaseExceptionGroup as group:
         raise first_leaf(group) from group

@@ -25,7 +25,7 @@ def test_gateways_come_and_go() -> None:
     counts: Counter[str] = Counter()
     for seed in range(6):
         counts += live(seed).counts
-    for what in ("joined", "closed", "killed", "cut off", "committed", "administered", "read", "error 6"):
+    for what in ("joined", "closed", "killed", "cut off", "committed", "administered", "moved", "read", "error 6"):
         assert counts[what], counts
     assert counts["acknowledged"] > 500, counts
 
