@@ -195,6 +195,11 @@ CASES: dict[str, Case] = {
         ), 0, ((O.DESCRIBE, *CLUSTER),),
     ),
     "describe log directories": Case(lambda _: m.DescribeLogDirsRequest(topics=None), 4, ((O.DESCRIBE, *CLUSTER),)),
+    "move to another log directory": Case(
+        lambda _: m.AlterReplicaLogDirsRequest(
+            dirs=[m.AlterReplicaLogDir(path="/x", topics=[m.AlterReplicaLogDirTopic(name="t", partitions=[0])])]
+        ), 2, ((O.ALTER, *CLUSTER),),
+    ),
     "elect leaders": Case(
         lambda _: m.ElectLeadersRequest(
             topic_partitions=[m.ElectLeadersRequestTopicPartitions(topic="t", partitions=[0])]
