@@ -255,23 +255,29 @@ class TransactionalOffsets:
         """See which rows have gone; whether one has."""
         news, left = False, iter(list(self._open))
         while some := list(islice(left, _AT_ONCE)):
+            # a row that is being written, or is written before its turn comes, may not be what was read
+            before = [None if each in self._taking else self._pending(*each) for each in some]
             rows = await self._manager.get([pending_key(*each) for each in some])
-            for each in some:
+            for each, asked in zip(some, before, strict=True):
                 group_id, transactional_id = each
                 row = rows.get(pending_key(group_id, transactional_id))
-                managed = self._table.groups.get(group_id)
-                if managed is None or transactional_id not in managed.offsets.transactions:
+                managed, now = self._table.groups.get(group_id), self._pending(group_id, transactional_id)
+                if managed is None or now is None:
                     if group_id not in self._table.leaving:  # a deletion may fail
                         self._open.pop(each, None)
                         self._doubted.discard(each)
-                elif each in self._taking:
-                    pass  # its row is being written
+                elif each in self._taking or now is not asked:
+                    pass  # it is looked at again
                 elif row is None:
                     news = await self._settle(managed, transactional_id) or news
                 elif each in self._doubted:
                     self._doubted.discard(each)
                     self.restore(managed, _decoded(row, group_id, transactional_id))
         return news
+
+    def _pending(self, group_id: str, transactional_id: str) -> PendingOffsets | None:
+        managed = self._table.groups.get(group_id)
+        return None if managed is None else managed.offsets.transactions.get(transactional_id)
 
     def restore(self, managed: ManagedGroup, pending: PendingOffsets) -> None:
         """This is what is stored of a transaction; what it has of topics that were deleted is passed over."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import anyio
 import pytest
@@ -111,6 +112,79 @@ async def test_the_end_of_one_is_noticed_by_the_next(monkeypatch: pytest.MonkeyP
         assert await stable(wire, "g", "t", 1) == UNSTABLE
         monkeypatch.setattr(TransactionalOffsets, "_look", found)
         assert await settled(wire, "g", "t", 1) == 7
+
+
+class Held:
+    """What reads rows, whose answer about a transaction that is decided arrives late."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self.asked = 0
+        self.reached = anyio.Event()
+        self.let_go = anyio.Event()
+
+    async def get(self, keys: Iterable[str]) -> Any:
+        wanted = list(keys)
+        found = await self._inner.get(wanted)
+        if all(key.startswith(PENDING) for key in wanted):
+            self.asked += 1
+            if not found and not self.let_go.is_set():
+                self.reached.set()
+                await self.let_go.wait()
+        return found
+
+
+async def test_the_next_is_not_taken_for_the_one_that_is_decided() -> None:
+    async with running() as (gateway, wire):
+        transactional = gateway.parts.groups.transactional
+        held = Held(transactional._manager)
+        transactional._manager = held  # type: ignore[assignment]
+        await wire.create("t")
+        producer = ByHand(wire, "x")
+        await producer.init()
+        assert await producer.offsets("g", {("t", 0): 1}) == 0
+        assert await producer.end() == 0
+        with anyio.fail_after(20):
+            await held.reached.wait()
+            assert await producer.offsets("g", {("t", 0): 2}) == 0
+            held.let_go.set()
+            asked = held.asked
+            while held.asked < asked + 2:
+                await anyio.sleep(0.005)
+        assert await stable(wire, "g") == UNSTABLE
+        assert await producer.end() == 0
+        assert await settled(wire, "g") == 2
+
+
+async def test_what_is_being_written_is_not_taken_for_decided() -> None:
+    """Its row is looked for before it is there, and the answer arrives afterwards."""
+    held: Held | None = None
+
+    @asynccontextmanager
+    async def around(name: str) -> AsyncIterator[None]:
+        if held is not None and name == "commit" and joined.is_set():
+            await held.reached.wait()
+        yield
+
+    joined = anyio.Event()
+    async with SlowStore(open_store(f"memory:{next(names)}"), around) as store, running(store) as (gateway, wire):
+        transactional = gateway.parts.groups.transactional
+        await wire.create("t")
+        producer = ByHand(wire, "x", version=1)
+        await producer.init()
+        assert await producer.add_group("g") == 0
+        held = Held(transactional._manager)
+        transactional._manager = held  # type: ignore[assignment]
+        joined.set()
+        with anyio.fail_after(20):
+            assert await producer.offsets("g", {("t", 0): 1}) == 0
+            asked = held.asked
+            held.let_go.set()
+            while held.asked < asked + 2:
+                await anyio.sleep(0.005)
+        assert await stable(wire, "g") == UNSTABLE
+        assert await producer.end() == 0
+        assert await settled(wire, "g") == 1
 
 
 async def test_who_has_not_joined_or_is_a_zombie_is_refused() -> None:
@@ -230,6 +304,28 @@ async def test_of_a_mix_the_last_commit_counts() -> None:
         assert (await settled(wire, "g"), await settled(wire, "g", "t", 1)) == (7, 5)
         rows = await scan_all(gateway.parts.manager, OFFSETS)
         assert [decode_offset(row.value)[0].offset for row in rows.values()] == [7, 5]
+
+
+async def test_the_last_counts_though_the_clock_went_back() -> None:
+    async with running() as (gateway, wire):
+        await wire.create("t")
+        one, other = ByHand(wire, "x"), ByHand(wire, "y")
+        now, clock = 9_000, gateway.parts.clock
+        clock.wall_ms = lambda: now
+        for producer in (one, other):
+            await producer.init()
+        assert await wire.commit("g", "t", 5) == 0
+        now -= 1000
+        assert await one.offsets("g", {("t", 0): 6}) == 0
+        assert await one.end() == 0
+        assert await settled(wire, "g") == 6
+        now -= 1000
+        assert await one.offsets("g", {("t", 0): 7}) == 0
+        now -= 1000
+        assert await other.offsets("g", {("t", 0): 8}) == 0
+        assert await one.end() == 0
+        assert await other.end() == 0
+        assert await settled(wire, "g") == 8
 
 
 async def test_deletions_meanwhile() -> None:
