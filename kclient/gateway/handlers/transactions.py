@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 import anyio
 
-from kclient.errors import ErrorCode, KafkaError, UnknownTopicOrPartitionError
+from kclient.errors import ErrorCode, InvalidRequestError, KafkaError, UnknownTopicOrPartitionError
 from kclient.gateway.access import CLUSTER_NAME, AclOperation, ResourceType
 from kclient.gateway.error_codes import Role, code_of
 from kclient.gateway.handlers.handler import Finish, Handler, VersionRange
@@ -233,6 +233,14 @@ class EndTxnHandler(Handler):
         return EndTxnResponse(producer_id=producer.producer_id, producer_epoch=producer.epoch)
 
 
+def _check_marker(marker: WritableTxnMarker) -> None:
+    """Raise `InvalidRequestError` for one that no log can hold."""
+    if marker.producer_id < 0 or marker.producer_epoch < 0:
+        raise InvalidRequestError(f"no producer has the id {marker.producer_id} and epoch {marker.producer_epoch}")
+    if marker.coordinator_epoch < -1:
+        raise InvalidRequestError(f"no coordinator has the epoch {marker.coordinator_epoch}")
+
+
 class WriteTxnMarkersHandler(Handler):
     """Appends the ends of transactions to partitions that are led here, for the coordinators of other gateways.
 
@@ -254,6 +262,8 @@ class WriteTxnMarkersHandler(Handler):
         trusted = self._from_gateway(context.client_id)
         if not trusted and not self._access.allows(client, AclOperation.ALTER, ResourceType.CLUSTER, CLUSTER_NAME):
             self._access.check_cluster(client, AclOperation.CLUSTER_ACTION)
+        for marker in request.markers:
+            _check_marker(marker)
         return partial(self._finish, request, trusted)
 
     async def _finish(self, request: WriteTxnMarkersRequest, trusted: bool) -> WriteTxnMarkersResponse:

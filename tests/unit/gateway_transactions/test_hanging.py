@@ -66,3 +66,20 @@ async def test_an_administrator_ends_a_transaction_that_hangs() -> None:
         (result,) = (await wire(m.WriteTxnMarkersRequest(markers=[marker]), 1)).markers
         assert result.topics[0].partitions[0].error_code == 0
         assert await committed_values(wire, "t") == [b"b"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"producer_id": -1}, {"producer_epoch": -1}, {"coordinator_epoch": -2}, {"coordinator_epoch": -(2**31)}],
+    ids=str,
+)
+async def test_ends_that_no_log_can_hold_are_refused(wrong: dict[str, int]) -> None:
+    async with running() as (_, wire):
+        await wire.create("t")
+        numbers = {"producer_id": 1, "producer_epoch": 0, "coordinator_epoch": 0, **wrong}
+        topics = [m.WritableTxnMarkerTopic(name="t", partition_indexes=[0])]
+        for version in (1, 2):
+            request = m.WriteTxnMarkersRequest(markers=[m.WritableTxnMarker(topics=topics, **numbers)])
+            (result,) = (await wire(request, version)).markers
+            assert result.topics[0].partitions[0].error_code == E.INVALID_REQUEST
+        assert (await wire.fetch("t", 0)).high_watermark == 0
