@@ -142,8 +142,8 @@ async def test_brokers_add_and_verify_for_many_transactions() -> None:
         assert await ask(verify_only=True, version=5) == [[0, 0], [0, 0]]
 
 
-async def test_a_tool_ends_a_hanging_transaction_where_it_can_be_told_from_others() -> None:
-    async with running() as (gateway, wire):
+async def test_a_tool_ends_a_hanging_transaction() -> None:
+    async with running() as (_, wire):
         await wire.create("t")
         producer = ByHand(wire, "x")
         await producer.init()
@@ -158,10 +158,6 @@ async def test_a_tool_ends_a_hanging_transaction_where_it_can_be_told_from_other
             ],
             coordinator_epoch=0,
         )
-        (result,) = (await wire(m.WriteTxnMarkersRequest(markers=[marker]), 2)).markers
-        codes = {row.error_code for topic in result.topics for row in topic.partitions}
-        assert codes == {E.CLUSTER_AUTHORIZATION_FAILED}, "anybody might have sent it"
-        gateway.parts.access.authorizer = Rights()
         (result,) = (await wire(m.WriteTxnMarkersRequest(markers=[marker]), 2)).markers
         found = [[row.error_code for row in topic.partitions] for topic in result.topics]
         unknown = E.UNKNOWN_TOPIC_OR_PARTITION
