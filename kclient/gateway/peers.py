@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import anyio
+import anyio.lowlevel
 
 from kclient.concurrency import Completion
 from kclient.errors import ErrorCode, KafkaError
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 _BUMPS_SINCE: Final = 2
 """The version of transactions from which on an end has a greater epoch (KIP-890)."""
+_IN_ONE_GO: Final = 64
+"""Ends that are appended before others have their turn."""
 _PATIENCE_S: Final = 10.0
 """Seconds that the ends of transactions are waited for to be durable, once they are appended."""
 
@@ -156,10 +159,14 @@ class LocalPeers:
             patience_s: Seconds for which partitions are waited for to be opened, and then ends to be durable.
         """
         appends: list[dict[PartitionId, Append | int]] = [{} for _ in ends]
+        count = 0
         async with anyio.create_task_group() as tasks:
             tasks.cancel_scope.deadline = anyio.current_time() + patience_s
             for end, found in zip(ends, appends, strict=True):
                 for each in end.partitions:
+                    count += 1
+                    if count % _IN_ONE_GO == 0:
+                        await anyio.lowlevel.checkpoint()  # others have their turn
                     appended = self._append(end, each)
                     if isinstance(appended, Partition):
                         tasks.start_soon(self._append_soon, appended, end, each, found)

@@ -5,20 +5,24 @@ The decisions are those of `kclient.gateway.transactions`; here requests become 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Final
+from itertools import repeat
+from typing import TYPE_CHECKING, ClassVar, Final, cast
 
 import anyio
 
+from kclient.concurrency import side_by_side
 from kclient.errors import ErrorCode, InvalidRequestError, KafkaError, UnknownTopicOrPartitionError
 from kclient.gateway.access import CLUSTER_NAME, AclOperation, ResourceType
 from kclient.gateway.error_codes import Role, code_of
-from kclient.gateway.handlers.handler import Finish, Handler, VersionRange
+from kclient.gateway.handlers._work import counted
+from kclient.gateway.handlers.handler import Begun, Finish, Handler, VersionRange
 from kclient.gateway.partition_id import PartitionId
 from kclient.gateway.peer_calls.names import named_group, named_id
 from kclient.gateway.peers import EndOfTransaction, TransactionOf
 from kclient.gateway.transaction import ProducerIdentity
+from kclient.net.fair_queue import Pace
 from kclient.protocol.messages.transactions import (
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
@@ -46,13 +50,22 @@ if TYPE_CHECKING:
     from kclient.gateway.topics.record import TopicRecord
     from kclient.gateway.topics.table import TopicTable
     from kclient.gateway.transactions.coordinator import TransactionCoordinator
+    from kclient.net.fair_queue import Flow
 
 _FROM_BROKERS_SINCE: Final = 4
 """AddPartitionsToTxn comes from brokers from this version on, for many transactions."""
 _BUMPS_SINCE: Final = 5
 """EndTxn gives the producer the next epoch from this version on (KIP-890)."""
 _PATIENCE_S: Final = 2.0
-"""Seconds that one transaction may hold up the answer to a request of many: then it is to be asked for again."""
+"""Seconds that the answer to a request of many may take: what is not done then is to be asked for again."""
+_AT_ONCE: Final = 64
+"""Transactions of one request that are dealt with at the same time."""
+_PER_PARTITION: Final = 400
+"""About how many bytes of memory a partition takes until the request is answered, its row of the answer included."""
+_PER_END: Final = 1500
+"""The same of one where a transaction is to end."""
+Place = tuple[str, int]
+"""A topic as the request names it, and the number of a partition."""
 FromGateway = Callable[[str | None], bool]
 """Whether a request is another gateway's, by its client id."""
 _FENCED_SINCE: Final = 2
@@ -81,24 +94,26 @@ class AddPartitionsToTxnHandler(Handler):
         self._topics = topics
         self._from_gateway = from_gateway
 
-    def begin(self, request: AddPartitionsToTxnRequest, context: RequestContext) -> Finish:
+    def begin(self, request: AddPartitionsToTxnRequest, context: RequestContext) -> Begun:
         """Have the coordinator look at each transaction."""
         client = context.connection
         if context.api_version >= _FROM_BROKERS_SINCE:
             trusted = self._from_gateway(context.client_id)
-            if not trusted:
-                self._access.check_cluster(client, AclOperation.CLUSTER_ACTION)
-            return partial(self._finish_many, request, trusted)
+            many = partial(self._finish_many, request, trusted, client.flow)
+            if trusted:  # others may hold the memory, and wait for this: such requests are small
+                return many
+            self._access.check_cluster(client, AclOperation.CLUSTER_ACTION)
+            return cast("Begun", counted(_sizes_of_many(request.transactions), many))
         name = request.v3_and_below_transactional_id
         self._access.check(client, AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, name)
-        return partial(self._finish_one, request, context)
+        return cast("Begun", counted(_sizes(request.v3_and_below_topics), partial(self._finish_one, request, context)))
 
     async def _finish_one(
         self, request: AddPartitionsToTxnRequest, context: RequestContext
     ) -> AddPartitionsToTxnResponse:
-        topics = request.v3_and_below_topics
-        found, refused = self._look_up(
-            topics, lambda name: self._access.topic(context.connection, AclOperation.WRITE, name)
+        topics, pace = request.v3_and_below_topics, Pace(context.connection.flow)
+        found, refused = await self._look_up(
+            topics, lambda name: self._access.topic(context.connection, AclOperation.WRITE, name), pace
         )
         code: int = ErrorCode.NONE
         if refused:  # all or none
@@ -112,27 +127,40 @@ class AddPartitionsToTxnHandler(Handler):
             except KafkaError as error:
                 code = _code(error, context.api_version)
         return AddPartitionsToTxnResponse(
-            results_by_topic_v3_and_below=_results(topics, dict.fromkeys(found, code) | refused)
+            results_by_topic_v3_and_below=await _results(topics, lambda place: refused.get(place, code), pace)
         )
 
-    async def _finish_many(self, request: AddPartitionsToTxnRequest, trusted: bool) -> AddPartitionsToTxnResponse:
-        answers: list[AddPartitionsToTxnResult] = [AddPartitionsToTxnResult() for _ in request.transactions]
-        async with anyio.create_task_group() as tasks:  # none waits for the commit of another
-            for each, answer in zip(request.transactions, answers, strict=True):
-                tasks.start_soon(self._verify, each, answer, trusted)
-        return AddPartitionsToTxnResponse(results_by_transaction=answers)
+    async def _finish_many(
+        self, request: AddPartitionsToTxnRequest, trusted: bool, flow: Flow
+    ) -> AddPartitionsToTxnResponse:
+        response, pace = AddPartitionsToTxnResponse(), Pace(flow)
+        until = anyio.current_time() + _PATIENCE_S
+        async with side_by_side(_AT_ONCE) as begin:  # none waits for the commit of another
+            for each in request.transactions:
+                if pace.over:
+                    await pace.pause()
+                answer = AddPartitionsToTxnResult(transactional_id=each.transactional_id)
+                response.results_by_transaction.append(answer)
+                await begin(self._verify, each, answer, trusted, flow, until)
+        return response
 
     async def _verify(
-        self, asked: AddPartitionsToTxnTransaction, answer: AddPartitionsToTxnResult, trusted: bool
+        self,
+        asked: AddPartitionsToTxnTransaction,
+        answer: AddPartitionsToTxnResult,
+        trusted: bool,
+        flow: Flow,
+        until: float,
     ) -> None:
+        pace = Pace(flow)
         groups = {each.name: name for each in asked.topics if trusted and (name := named_group(each.name)) is not None}
         topics = [each for each in asked.topics if each.name not in groups]
-        found, refused = self._look_up(topics, partial(self._named_by_broker, trusted=trusted))
+        found, refused = await self._look_up(topics, partial(self._named_by_broker, trusted=trusted), pace)
         transaction = TransactionOf(asked.transactional_id, asked.producer_id, asked.producer_epoch)
         joining = [(each.name, number) for each in asked.topics if each.name in groups for number in each.partitions]
         codes = dict.fromkeys((*found, *joining), int(ErrorCode.COORDINATOR_NOT_AVAILABLE))
         try:
-            with anyio.move_on_after(_PATIENCE_S):
+            with anyio.CancelScope(deadline=until):
                 if found or not groups:
                     outcomes = await self._transactions.verify(transaction, found.values(), add=not asked.verify_only)
                     codes |= {place: outcomes[partition] for place, partition in found.items()}
@@ -141,26 +169,31 @@ class AddPartitionsToTxnHandler(Handler):
                     codes |= dict.fromkeys(joining, int(ErrorCode.NONE))
         except KafkaError as error:
             codes = dict.fromkeys(codes, code_of(error, self.ROLE))
-        answer.transactional_id = asked.transactional_id
-        answer.topic_results = _results(asked.topics, codes | refused)
+        answer.topic_results = await _results(
+            asked.topics, lambda place: codes[place] if place in codes else refused[place], pace
+        )
 
-    def _look_up(
-        self, topics: Sequence[AddPartitionsToTxnTopic], find: Callable[[str], TopicRecord]
-    ) -> tuple[dict[tuple[str, int], PartitionId], dict[tuple[str, int], int]]:
+    @staticmethod
+    async def _look_up(
+        topics: Sequence[AddPartitionsToTxnTopic], find: Callable[[str], TopicRecord], pace: Pace
+    ) -> tuple[dict[Place, PartitionId], dict[Place, int]]:
         """The partitions by topic and number, and the codes of those that cannot be used."""
-        found: dict[tuple[str, int], PartitionId] = {}
-        refused: dict[tuple[str, int], int] = {}
+        found: dict[Place, PartitionId] = {}
+        refused: dict[Place, int] = {}
         for topic in topics:
+            code, topic_id, partitions = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), b"", 0
             try:
                 record = find(topic.name)
+                topic_id, partitions = record.topic_id, record.partitions
             except KafkaError as error:
-                refused |= {(topic.name, number): code_of(error) for number in topic.partitions}
-                continue
+                code = code_of(error)
             for number in topic.partitions:
-                if 0 <= number < record.partitions:
-                    found[topic.name, number] = PartitionId(record.topic_id, number)
+                if pace.over:
+                    await pace.pause()
+                if 0 <= number < partitions:
+                    found[topic.name, number] = PartitionId(topic_id, number)
                 else:
-                    refused[topic.name, number] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    refused[topic.name, number] = code
         return found, refused
 
     def _named_by_broker(self, name: str, *, trusted: bool) -> TopicRecord:
@@ -178,26 +211,48 @@ class AddPartitionsToTxnHandler(Handler):
         code = code_of(error, self.ROLE)
         if context.api_version >= _FROM_BROKERS_SINCE:
             return AddPartitionsToTxnResponse(error_code=code)
-        topics = request.v3_and_below_topics
-        codes = {(topic.name, number): code for topic in topics for number in topic.partitions}
-        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_results(topics, codes))
-
-
-def _results(
-    topics: Sequence[AddPartitionsToTxnTopic], codes: Mapping[tuple[str, int], int]
-) -> list[AddPartitionsToTxnTopicResult]:
-    return [
-        AddPartitionsToTxnTopicResult(
-            name=topic.name,
-            results_by_partition=[
-                AddPartitionsToTxnPartitionResult(
-                    partition_index=number, partition_error_code=codes[topic.name, number]
+        return AddPartitionsToTxnResponse(
+            results_by_topic_v3_and_below=[
+                AddPartitionsToTxnTopicResult(
+                    name=topic.name,
+                    results_by_partition=[
+                        AddPartitionsToTxnPartitionResult(partition_index=number, partition_error_code=code)
+                        for number in topic.partitions
+                    ],
                 )
-                for number in topic.partitions
-            ],
+                for topic in request.v3_and_below_topics
+            ]
         )
-        for topic in topics
-    ]
+
+
+def _sizes(topics: Sequence[AddPartitionsToTxnTopic]) -> Iterator[int]:
+    for topic in topics:
+        yield _PER_PARTITION
+        yield from repeat(_PER_PARTITION, len(topic.partitions))
+
+
+def _sizes_of_many(transactions: Sequence[AddPartitionsToTxnTransaction]) -> Iterator[int]:
+    for each in transactions:
+        yield _PER_PARTITION
+        yield from _sizes(each.topics)
+
+
+async def _results(
+    topics: Sequence[AddPartitionsToTxnTopic], code: Callable[[Place], int], pace: Pace
+) -> list[AddPartitionsToTxnTopicResult]:
+    results = []
+    for topic in topics:
+        result = AddPartitionsToTxnTopicResult(name=topic.name)
+        results.append(result)
+        for number in topic.partitions:
+            if pace.over:
+                await pace.pause()
+            result.results_by_partition.append(
+                AddPartitionsToTxnPartitionResult(
+                    partition_index=number, partition_error_code=code((topic.name, number))
+                )
+            )
+    return results
 
 
 class EndTxnHandler(Handler):
@@ -233,6 +288,14 @@ class EndTxnHandler(Handler):
         return EndTxnResponse(producer_id=producer.producer_id, producer_epoch=producer.epoch)
 
 
+def _sizes_of_ends(markers: Sequence[WritableTxnMarker]) -> Iterator[int]:
+    for marker in markers:
+        yield _PER_PARTITION
+        for topic in marker.topics:
+            yield _PER_PARTITION
+            yield from repeat(_PER_END, len(topic.partition_indexes))
+
+
 def _check_marker(marker: WritableTxnMarker) -> None:
     """Raise `InvalidRequestError` for one that no log can hold."""
     if marker.producer_id < 0 or marker.producer_epoch < 0:
@@ -256,7 +319,7 @@ class WriteTxnMarkersHandler(Handler):
         self._topics = topics
         self._from_gateway = from_gateway
 
-    def begin(self, request: WriteTxnMarkersRequest, context: RequestContext) -> Finish:
+    def begin(self, request: WriteTxnMarkersRequest, context: RequestContext) -> Begun:
         """Append them; the answer waits until they are durable."""
         client = context.connection
         trusted = self._from_gateway(context.client_id)
@@ -265,28 +328,28 @@ class WriteTxnMarkersHandler(Handler):
         for marker in request.markers:
             if not trusted or any(named_group(topic.name) is None for topic in marker.topics):  # else it tells groups
                 _check_marker(marker)
-        return partial(self._finish, request, trusted)
+        finish = partial(self._finish, request, trusted, client.flow)
+        return finish if trusted else cast("Begun", counted(_sizes_of_ends(request.markers), finish))
 
-    async def _finish(self, request: WriteTxnMarkersRequest, trusted: bool) -> WriteTxnMarkersResponse:
-        places = [self._look_up(marker, trusted) for marker in request.markers]
-        groups = {
-            topic.name: group_id
-            for marker in request.markers
-            for topic in marker.topics
-            if trusted and (group_id := named_group(topic.name)) is not None
-        }
+    async def _finish(self, request: WriteTxnMarkersRequest, trusted: bool, flow: Flow) -> WriteTxnMarkersResponse:
+        pace = Pace(flow)
+        places: list[dict[Place, PartitionId]] = []
+        ends: list[EndOfTransaction] = []
+        groups: dict[str, str] = {}
+        for marker in request.markers:
+            found = await self._look_up(marker, trusted, pace)
+            places.append(found)
+            end = EndMarker(marker.transaction_result, coordinator_epoch=marker.coordinator_epoch)
+            ends.append(
+                EndOfTransaction(
+                    marker.producer_id, marker.producer_epoch, end, list(found.values()), marker.transaction_version
+                )
+            )
+            if trusted:
+                named = ((topic.name, named_group(topic.name)) for topic in marker.topics)
+                groups |= {name: group_id for name, group_id in named if group_id is not None}
         if groups:
             self._local.tell_outcome(groups.values())
-        ends = [
-            EndOfTransaction(
-                marker.producer_id,
-                marker.producer_epoch,
-                EndMarker(marker.transaction_result, coordinator_epoch=marker.coordinator_epoch),
-                list(found.values()),
-                marker.transaction_version,
-            )
-            for marker, found in zip(request.markers, places, strict=True)
-        ]
         response = WriteTxnMarkersResponse()
         outcomes = await self._local.write_markers(ends, patience_s=_PATIENCE_S)
         for marker, found, codes in zip(request.markers, places, outcomes, strict=True):
@@ -294,6 +357,8 @@ class WriteTxnMarkersHandler(Handler):
             for topic in marker.topics:
                 row = WritableTxnMarkerTopicResult(name=topic.name)
                 for number in topic.partition_indexes:
+                    if pace.over:
+                        await pace.pause()
                     partition = found.get((topic.name, number))
                     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if partition is None else codes[partition]
                     code = ErrorCode.NONE if topic.name in groups else code
@@ -302,18 +367,17 @@ class WriteTxnMarkersHandler(Handler):
             response.markers.append(result)
         return response
 
-    def _look_up(self, marker: WritableTxnMarker, trusted: bool) -> dict[tuple[str, int], PartitionId]:
+    async def _look_up(self, marker: WritableTxnMarker, trusted: bool, pace: Pace) -> dict[Place, PartitionId]:
         """The partitions by topic and number. The right to the cluster is enough, whatever the topic."""
-        found: dict[tuple[str, int], PartitionId] = {}
+        found: dict[Place, PartitionId] = {}
         for topic in marker.topics:
             topic_id = named_id(topic.name) if trusted else None
             record = self._topics.get(topic.name) if topic_id is None else self._topics.by_id(topic_id)
-            if record is not None:
-                found |= {
-                    (topic.name, number): PartitionId(record.topic_id, number)
-                    for number in topic.partition_indexes
-                    if 0 <= number < record.partitions
-                }
+            for number in topic.partition_indexes:
+                if pace.over:
+                    await pace.pause()
+                if record is not None and 0 <= number < record.partitions:
+                    found[topic.name, number] = PartitionId(record.topic_id, number)
         return found
 
     def fail(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from itertools import repeat
+from typing import TYPE_CHECKING, ClassVar, Final, cast
 
 from kclient.errors import ErrorCode, KafkaError, TransactionalIdNotFoundError
 from kclient.gateway.access import AclOperation, ResourceType
 from kclient.gateway.error_codes import Role, code_of
-from kclient.gateway.handlers.handler import Finish, Handler, VersionRange
+from kclient.gateway.handlers._work import counted
+from kclient.gateway.handlers.handler import Begun, Finish, Handler, VersionRange
 from kclient.gateway.transaction_states import CoordinatedState
 from kclient.protocol.messages.transactions import (
     DescribeTransactionsRequest,
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
     from kclient.gateway.transaction import Transaction
     from kclient.gateway.transactions.coordinator import TransactionCoordinator
 
+_PER_ID: Final = 1000
+"""About how many bytes of memory an id takes until the request is answered."""
+
 
 class DescribeTransactionsHandler(Handler):
     """Tells the state of transactions."""
@@ -42,15 +47,16 @@ class DescribeTransactionsHandler(Handler):
         self._transactions = transactions
         self._topics = topics
 
-    def begin(self, request: DescribeTransactionsRequest, context: RequestContext) -> Finish:
+    def begin(self, request: DescribeTransactionsRequest, context: RequestContext) -> Begun:
         """Look each of them up."""
-        return partial(self._finish, request, context.connection)
+        sizes = repeat(_PER_ID, len(request.transactional_ids))
+        return cast("Begun", counted(sizes, partial(self._finish, request, context.connection)))
 
     async def _finish(
         self, request: DescribeTransactionsRequest, client: ConnectionContext
     ) -> DescribeTransactionsResponse:
         rows = []
-        for transactional_id in request.transactional_ids:
+        for transactional_id in dict.fromkeys(request.transactional_ids):  # each once: it may have many partitions
             try:
                 self._access.check(client, AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id)
                 found = await self._transactions.table.get(transactional_id)
