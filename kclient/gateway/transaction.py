@@ -19,6 +19,7 @@ from kclient.errors import (
     InvalidPidMappingError,
     InvalidTxnStateError,
     ProducerFencedError,
+    TransactionAbortableError,
 )
 from kclient.gateway.partition_id import PartitionId
 from kclient.gateway.transaction_states import (
@@ -33,6 +34,10 @@ from kclient.state_tables import next_state
 
 LAST_EPOCH: Final = 32766
 """The greatest epoch that a producer is given. One more is left to write the ends of its last transaction under."""
+
+MAX_GROUPS: Final = 1 << 20
+"""So long all ids of a transaction's groups may be, `_GROUP` added to each: all are written anew when one joins."""
+_GROUP: Final = 100
 
 
 class ProducerIdentity(NamedTuple):
@@ -185,15 +190,22 @@ class Transaction:
         Raises:
             InvalidPidMappingError, ProducerFencedError: It is another producer's.
             ConcurrentTransactionsError: The transaction before is being ended.
+            TransactionAbortableError: There are too many groups in it.
         """
         if self.has_joined(producer, partitions, groups):
             return self
         self._check(producer)
+        together = self.groups.union(groups)
+        if len(together) > len(self.groups) and sum(map(len, together)) + _GROUP * len(together) > MAX_GROUPS:
+            raise TransactionAbortableError(
+                f"{self!s}: {len(self.groups)} groups have joined, and no more fit in: commit their offsets by several "
+                "transactions, or with shorter group ids"
+            )
         start_ms = self.start_ms if self.state is CoordinatedState.ONGOING else now_ms
         return replace(
             self._with(CoordinatedEvent.JOINED, now_ms),
             partitions=self.partitions.union(partitions),
-            groups=self.groups.union(groups),
+            groups=together,
             version=version,
             start_ms=start_ms,
         )

@@ -41,7 +41,7 @@ _FENCED_SINCE: Final = 2
 _JOINS_SINCE: Final = 5
 """TxnOffsetCommit adds the group to the transaction from this version on (KIP-890)."""
 _ABORTABLE_SINCE: Final = 4
-"""It tells TRANSACTION_ABORTABLE from this version on."""
+"""Both tell TRANSACTION_ABORTABLE from this version on."""
 _PER_PARTITION: Final = 200
 """About how many bytes of memory a partition takes while it is stored, its row of the response included."""
 
@@ -72,6 +72,8 @@ class AddOffsetsToTxnHandler(Handler):
             code = code_of(error, self.ROLE)
             if code == ErrorCode.PRODUCER_FENCED and version < _FENCED_SINCE:
                 code = ErrorCode.INVALID_PRODUCER_EPOCH
+            if code == ErrorCode.TRANSACTION_ABORTABLE and version < _ABORTABLE_SINCE:
+                code = ErrorCode.INVALID_TXN_STATE
             return AddOffsetsToTxnResponse(error_code=code)
         return AddOffsetsToTxnResponse()
 

@@ -12,6 +12,7 @@ from kclient.errors import ErrorCode as E
 from kclient.protocol import messages as m
 from kclient.protocol.message import ApiMessage
 from tests.gateway_wire import connect, running
+from tests.unit.gateway_transactions.test_group_offsets import settled
 from tests.unit.gateway_transactions.transacting import ByHand
 
 pytestmark = pytest.mark.anyio
@@ -88,3 +89,22 @@ async def test_ids_that_are_named_often_are_described_once() -> None:
         assert (first.transactional_id, first.error_code) == ("x", 0)
         assert first.topics[0].partitions == [0, 1, 2]
         assert (second.transactional_id, second.error_code) == ("none", E.TRANSACTIONAL_ID_NOT_FOUND)
+
+
+async def test_only_so_many_groups_join_one_transaction() -> None:
+    """All of them are written anew whenever one joins."""
+    async with running() as (_, wire):
+        await wire.create("t")
+        producer = ByHand(wire, "x")
+        await producer.init()
+        fit, long = 0, "g" * 32_000
+        while not (code := await producer.add_group(f"{fit}{long}")):
+            fit += 1
+        assert (fit, code) == (32, E.TRANSACTION_ABORTABLE)
+        assert await producer.add_group(f"{fit}{long}", request=3) == E.INVALID_TXN_STATE
+        assert await producer.offsets(f"{fit}{long}", {("t", 0): 7}) == E.TRANSACTION_ABORTABLE
+        assert await producer.add_group(f"0{long}") == 0, "it is in it"
+        assert await producer.offsets(f"0{long}", {("t", 0): 7}) == 0
+        assert await producer.end() == 0
+        assert await settled(wire, f"0{long}") == 7
+        assert await producer.offsets(f"{fit}{long}", {("t", 0): 7}) == 0
