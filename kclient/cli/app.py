@@ -477,15 +477,17 @@ def cluster_move(
 
 @cluster_app.command("drain", cls=Command)
 def cluster_drain(
-    broker: Annotated[int, typer.Argument(metavar="BROKER")],
+    brokers: Annotated[
+        list[int], typer.Argument(metavar="BROKER", help="Which; none of several gets what another has.")
+    ],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be moved.")] = False,
     config: Config = None,
 ) -> int:
-    """Move all partitions of a broker to the others."""
+    """Move all partitions of brokers to the others."""
     from kclient.cli import cluster
 
-    return cluster.drain(broker, admin_of(bootstrap, config), dry_run=dry_run)
+    return cluster.drain(brokers, admin_of(bootstrap, config), dry_run=dry_run)
 
 
 # ---- pipelines ----------------------------------------------------------------------------------------------

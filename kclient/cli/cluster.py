@@ -146,14 +146,16 @@ def _broker(text: str, option: str) -> int:
     return int(text)
 
 
-def drain(broker: int, settings: dict[str, object], *, dry_run: bool) -> int:
-    """Have all partitions that a broker has move to the others, to those that have the fewest."""
+def drain(brokers: Sequence[int], settings: dict[str, object], *, dry_run: bool) -> int:
+    """Have all partitions that some brokers have move to the others, to those that have the fewest."""
     with Admin(settings) as admin:
         nodes = {node.id for node in admin.describe_cluster().nodes}
         partitions = _partitions(admin, [])
-        if broker not in nodes.union(node.id for info in partitions for node in info.replicas):  # one may be away
-            raise UsageError(f"there is no broker {broker}: there are {', '.join(map(str, sorted(nodes)))}")
-        moves = _draining(partitions, broker, nodes, lambda topics: _led_as_one(admin, topics))
+        known = nodes.union(node.id for info in partitions for node in info.replicas)  # one may be away
+        for broker in brokers:
+            if broker not in known:
+                raise UsageError(f"there is no broker {broker}: there are {', '.join(map(str, sorted(nodes)))}")
+        moves = _draining(partitions, set(brokers), nodes, lambda topics: _led_as_one(admin, topics))
         if moves and not dry_run:
             admin.alter_partition_reassignments(moves)
     rows = [(*tp, " ".join(map(str, replicas))) for tp, replicas in sorted(moves.items())]
@@ -175,22 +177,29 @@ def _led_as_one(admin: Admin, topics: Sequence[str]) -> set[str]:
 
 
 def _draining(
-    partitions: Sequence[PartitionInfo], broker: int, nodes: set[int], led_as_one: Callable[[Sequence[str]], set[str]]
+    partitions: Sequence[PartitionInfo],
+    drained: set[int],
+    nodes: set[int],
+    led_as_one: Callable[[Sequence[str]], set[str]],
 ) -> dict[TopicPartition, list[int]]:
     """The brokers of each partition that has to move."""
     holds = Counter(node.id for info in partitions for node in info.replicas)
-    leaving = [info for info in partitions if any(node.id == broker for node in info.replicas)]
+    leaving = [info for info in partitions if any(node.id in drained for node in info.replicas)]
     together = led_as_one(sorted({info.topic for info in leaving}))
     chosen: dict[str, int] = {}
     moves: dict[TopicPartition, list[int]] = {}
     for info in leaving:
         replicas = [node.id for node in info.replicas]
-        free = nodes - set(replicas)
-        if not free:
-            raise UsageError(f"{info.topic_partition} is at all brokers already: there is none to move it to")
-        target = min(free, key=lambda node: (holds[node], node))
-        if info.topic in together:
-            target = chosen.setdefault(info.topic, target)
-        holds[target] += 1
-        moves[info.topic_partition] = [target if node == broker else node for node in replicas]
+        for place, broker in enumerate(replicas):
+            if broker not in drained:
+                continue
+            free = nodes - drained - set(replicas)
+            if not free:
+                raise UsageError(f"{info.topic_partition} is at all other brokers already: there is none to move it to")
+            target = min(free, key=lambda node: (holds[node], node))
+            if info.topic in together:
+                target = chosen.setdefault(info.topic, target)
+            holds[target] += 1
+            replicas[place] = target
+        moves[info.topic_partition] = replicas
     return moves

@@ -6,6 +6,7 @@ import json
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -93,6 +94,8 @@ def test_one_is_drained(admin: Admin, capsys: pytest.CaptureFixture[str]) -> Non
         (["move", "t", "--to", "one"], "number of a broker"),
         (["move", "t:x", "--to", "1"], "TOPIC:PARTITION"),
         (["drain", "7"], "there are 1, 2"),
+        (["drain", "1", "7"], "there are 1, 2"),
+        (["drain", "1", "2"], "there is none to move it to"),
         (["move", "t:0", "--to", "1,2"], "t-0 has 1 replica, and --to=1,2 names 2 replicas"),
         (["status", "--output", "xml"], "table or json"),
     ],
@@ -176,3 +179,21 @@ def test_of_many_partitions_the_first_are_named_that_are_moved(
     assert run(["cluster", "move", "many", "--to", "2"]) == 0
     assert notes[-1].startswith("moving to 2: many-0, many-1, ")
     assert notes[-1].endswith(", many-9 and 40 more")
+
+
+def test_several_are_drained_at_once() -> None:
+    memory = f"memory:{uuid.uuid4().hex}"
+    with ExitStack() as stack:
+        gateways = [
+            stack.enter_context(Gateway(memory, listen="127.0.0.1:0", config={"node.id": number}))
+            for number in (1, 2, 3)
+        ]
+        bootstrap = gateways[0].bootstrap
+        three = stack.enter_context(Admin(bootstrap_servers=bootstrap))
+        end = time.monotonic() + 20
+        while len(three.describe_cluster().nodes) < 3:
+            assert time.monotonic() < end
+        three.create_topic("t", COUNT)
+        assert run(["cluster", "drain", "1", "3", "--bootstrap", bootstrap]) == 0
+        until_led_by(three, 2)
+    reset(memory)
