@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import anyio
 
+from kclient.gateway.membership import LeaseLooks, evicting, lease_looks
 from kclient.gateway.ownership import LEASE_S
 from kclient.gateway.rows.assignment import ReleasedRow
 from kclient.gateway.rows.gateways import GatewayRow
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 
 logger: logging.Logger = logging.getLogger("kclient.gateway")
 
-_LOOK_S: Final = 1.0
-"""Leases are looked at so often, in seconds, while there are other gateways."""
-
 
 class Eviction:
     """Watches the leases of the gateways that the newest generation names.
@@ -36,7 +33,7 @@ class Eviction:
         generations: Say who serves.
         evicted: Called when one was evicted: finishes what that has left half done. It may raise `HtpError`, and is
             called again then.
-        clock: The monotonic clock, in seconds; the system's if None.
+        looks: Looks at leases, perhaps for others too; if None, for this alone.
     """
 
     def __init__(
@@ -45,7 +42,7 @@ class Eviction:
         lease: HeldLease,
         generations: ClusterGenerations,
         evicted: Callable[[], Awaitable[object]],
-        clock: Callable[[], float] | None = None,
+        looks: LeaseLooks | None = None,
     ) -> None:
         self._manager = manager
         self._lease = lease
@@ -53,7 +50,7 @@ class Eviction:
         self._evicted = evicted
         self._owes = False
         """Whether `evicted` is to be called."""
-        self._clock = clock or time.monotonic
+        self._looks = looks or LeaseLooks(manager)
         self._watches: dict[tuple[int, int], LeaseWatch] = {}
         self._news = anyio.Event()
         generations.on_change(self._tell)
@@ -80,7 +77,7 @@ class Eviction:
                 if not failed:
                     logger.warning("whether other gateways live cannot be found out now: %s", error)
                 failed = True
-            with anyio.move_on_after(_LOOK_S):
+            with anyio.move_on_after(lease_looks.LOOK_S):
                 await news.wait()
 
     async def look(self) -> None:
@@ -93,11 +90,12 @@ class Eviction:
             return
         generations = self._generations
         others = {each for each in generations.current.newest.members.items() if each[0] != generations.node_id}
-        leases = {each.name: each for each in await self._manager.leases(GATEWAYS)}
+        found, at = await self._looks.look()
+        leases = {each.name: each for each in found}
         self._watches = {each: self._watches.get(each) or LeaseWatch() for each in others}
         for node_id, run in sorted(others):
             lease = leases.get(gateway_key(node_id))
-            if lease is not None and lease.epoch == run and self._watches[node_id, run].see(lease, self._clock()):
+            if lease is not None and lease.epoch == run and self._watches[node_id, run].see(lease, at):
                 continue
             try:
                 await self._evict(node_id, run, lease)
@@ -110,7 +108,7 @@ class Eviction:
     async def _evict(self, node_id: int, run: int, lease: LeaseInfo | None) -> None:
         taken = None
         if lease is not None and lease.epoch == run:  # nothing is written under it any more
-            holder = f"node-{self._generations.node_id}/evicts/{self._lease.current.epoch}"
+            holder = evicting(self._generations.node_id, self._lease.current.epoch)
             taken = await self._manager.acquire(lease.name, holder, LEASE_S, over=lease)
         try:
             logger.warning("the gateway with node.id=%d is lost: what it led is led by others from now on", node_id)

@@ -462,7 +462,7 @@ class Gateway:
         identity = Identity(node_id, cluster_id, generations.current.newest.number, part.run)
         epochs = UnitEpochs(manager, held, generations)
         await epochs.load()
-        cluster = ClusterView(manager, node_id, lease=part.registered)
+        cluster = ClusterView(manager, node_id, part.looks, lease=part.registered)
         leadership = AssignedLeadership(identity, rack, generations, epochs, cluster)
         self._memory = process_memory().part(self._config.get_int("connections.max.memory.bytes"), LoopHandle())
         address = None if self._presence is None else store_of(self._presence.address)

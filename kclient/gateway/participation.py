@@ -12,7 +12,7 @@ import anyio
 
 from kclient.gateway.cluster_generations import ClusterGenerations, begin_alone, begin_together
 from kclient.gateway.eviction import Eviction
-from kclient.gateway.membership import Registration
+from kclient.gateway.membership import LeaseLooks, Registration
 from kclient.gateway.ownership import HeldLease, LeaseKeeper
 from kclient.htp.errors import HtpError
 from kclient.htp.port import CAP_EXCLUSIVE, CAP_FENCED_SENDS, CAP_SHARED
@@ -47,6 +47,8 @@ class Participation:
         capabilities = broker.capabilities
         self.shared: bool = CAP_SHARED in capabilities
         """Whether other gateways may serve the store too."""
+        self.looks: LeaseLooks = LeaseLooks(manager)
+        """Looks at the leases of the gateways."""
         self._manager = manager
         self._exclusive = CAP_EXCLUSIVE in capabilities
         self._fenced = CAP_FENCED_SENDS in capabilities
@@ -137,7 +139,7 @@ class Participation:
             return []
         lease = self._registration.held
         await generations.join(lease)
-        eviction = Eviction(self._manager, lease, generations, evicted)
+        eviction = Eviction(self._manager, lease, generations, evicted, self.looks)
         return [spawn(hand_over.run, name="hand over"), spawn(eviction.run, name="evict lost gateways")]
 
     async def leave(self, hand_over: HandOver, grace: float) -> None:

@@ -32,8 +32,22 @@ _CONFIRMED_S: Final = 3.0
 """Seconds that a lease goes on which cannot be renewed for want of space, from when it was looked at last."""
 _AGAIN_S: Final = 1.0
 """Seconds until a lease is to be renewed again, where the store has failed."""
+_EVICTS: Final = "/evicts/"
+"""What the name of a holder contains that has a lease for as long as it evicts its gateway."""
+_EVICTED_S: Final = 0.05
+"""Seconds until it is looked again whether that has come to an end."""
 _GIVE_BACK_S: Final = 1.0
 """Seconds that a store has to take a lease back."""
+
+
+def evicting(node_id: int, epoch: int) -> str:
+    """The name under which a gateway holds the lease of one that it evicts.
+
+    Args:
+        node_id: Its own number.
+        epoch: Of its own lease.
+    """
+    return f"node-{node_id}{_EVICTS}{epoch}"
 
 
 class Registration:
@@ -99,11 +113,23 @@ class Registration:
         if self._held is not None:
             return  # it was allotted
         over: LeaseInfo | None = None
+        until = anyio.current_time() + ownership.LEASE_S
         while True:
             try:
                 await self._acquire(node_id, over)
             except LeaseHeldError as error:
                 if error.process is not None:
+                    if _EVICTS in error.holder:  # what this number had before is being given to others
+                        if anyio.current_time() < until:
+                            await anyio.sleep(_EVICTED_S)
+                            continue
+                        raise LeaseHeldError(
+                            f"process {error.process} evicts an earlier gateway with node.id={node_id}, and has not "
+                            f"come to an end within {ownership.LEASE_S:.0f} s: it hangs, or was stopped. Have it go "
+                            "on, or kill it",
+                            holder=error.holder,
+                            process=error.process,
+                        ) from None
                     raise LeaseHeldError(
                         f"a gateway with node.id={node_id} in process {error.process} serves the store: give this one "
                         "another node.id, or stop that one",

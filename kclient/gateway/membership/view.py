@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Final
 
 import anyio
 
+from kclient.gateway.membership import lease_looks
+from kclient.gateway.membership.lease_looks import LeaseLooks
 from kclient.gateway.membership.members import Members
 from kclient.gateway.ownership import HeldLease
 from kclient.gateway.rows.gateways import GatewayRow
@@ -20,8 +21,6 @@ from kclient.htp.rows import scan_pages
 
 logger: logging.Logger = logging.getLogger("kclient.gateway")
 
-_LOOK_S: Final = 1.0
-"""Leases are looked at so often, in seconds, while another gateway has a row: one that is gone is found out so late."""
 _LEAST_S: Final = 0.01
 
 
@@ -31,7 +30,7 @@ class ClusterView:
     Args:
         manager: The store's.
         node_id: This gateway's number.
-        clock: The monotonic clock, in seconds; the system's if None.
+        looks: Looks at leases, perhaps for others too; if None, for this alone.
         lease: Of this gateway; it says whether the store has space for leases to be renewed. None if it always has.
     """
 
@@ -42,14 +41,17 @@ class ClusterView:
         self,
         manager: Manager,
         node_id: int,
-        clock: Callable[[], float] | None = None,
+        looks: LeaseLooks | None = None,
         *,
         lease: HeldLease | None = None,
     ) -> None:
         self._lease = lease
         self._manager = manager
         self._members = Members(node_id)
-        self._clock = clock or time.monotonic
+        self._looks = looks or LeaseLooks(manager)
+        self._since = 0.0
+        """Of leases, what was read before this time does not tell what is to be known: since then there is another
+        row, or the lease of one that is listed may be over."""
         self._news = anyio.Event()
         self._when_changed: list[Callable[[], object]] = []
 
@@ -70,7 +72,7 @@ class ClusterView:
                 there.append(key)
                 self._row(key, row.value, row.version)
         self._members.only(number for number in map(_number, there) if number is not None)
-        self._news.set()
+        self._told()
         self._tell(before)
 
     async def apply(self, changes: Sequence[Change]) -> None:
@@ -81,7 +83,7 @@ class ClusterView:
                 self._row(key, value, version)
             elif (node_id := _number(key)) is not None:
                 self._members.row_gone(node_id, version)
-        self._news.set()
+        self._told()
         self._tell(before)
 
     def _row(self, key: str, value: bytes, version: int) -> None:
@@ -104,7 +106,7 @@ class ClusterView:
                     pause = await self.look()
                 except HtpError as error:
                     logger.warning("whether other gateways live cannot be found out now: %s", error)
-                    pause = _LOOK_S
+                    pause = lease_looks.LOOK_S
             with nullcontext() if pause is None else anyio.move_on_after(pause):
                 await self._news.wait()
 
@@ -112,12 +114,20 @@ class ClusterView:
         """Look at the leases of the others once; seconds until it should be done again. Raises `HtpError`."""
         if self._lease is not None and self._lease.short_of_space:
             self._members.watch_anew()
-            return _LOOK_S
+            return lease_looks.LOOK_S
         before = self.others
-        found = await self._manager.leases(GATEWAYS)
-        left = self._members.leases_seen(found, self._clock())
+        found, at = await self._looks.recent(self._since)
+        left = self._members.leases_seen(found, at)
         self._tell(before)
-        return _LOOK_S if left is None else max(_LEAST_S, min(left, _LOOK_S))
+        if left is None or left >= lease_looks.LOOK_S:
+            return lease_looks.LOOK_S
+        self._since = at + left
+        return max(_LEAST_S, left)
+
+    def _told(self) -> None:
+        """Rows were seen: whose they are is looked at now."""
+        self._since = self._looks.now()
+        self._news.set()
 
     def _tell(self, before: tuple[GatewayRow, ...]) -> None:
         if self.others is not before:

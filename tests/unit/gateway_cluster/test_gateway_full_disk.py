@@ -10,9 +10,9 @@ from typing import Any
 import anyio
 import pytest
 
-from kclient.gateway import eviction, ownership
+from kclient.gateway import ownership
 from kclient.gateway.eviction import Eviction
-from kclient.gateway.membership import ClusterView, Registration
+from kclient.gateway.membership import ClusterView, LeaseLooks, Registration, lease_looks
 from kclient.gateway.rows.gateways import Endpoint
 from kclient.gateway.rows.keys import gateway_key
 from kclient.htp import FencedError, open_store
@@ -45,7 +45,7 @@ def full(manager: Manager) -> Iterator[None]:
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leases end soon."""
     monkeypatch.setattr(ownership, "LEASE_S", 0.6)
-    monkeypatch.setattr(eviction, "_LOOK_S", 0.05)
+    monkeypatch.setattr(lease_looks, "LOOK_S", 0.05)
 
 
 async def registered(manager: Manager, node_id: int, *, fenced: bool = True) -> Registration:
@@ -88,7 +88,7 @@ async def test_nobody_is_lost_while_nobody_can_renew_a_lease(url: str) -> None:
         manager = store.manager
         first, lease = await generations_of(manager, 1)
         second, other = await generations_of(manager, 2)
-        watcher = Eviction(manager, other, second, nothing_left, lambda: now)
+        watcher = Eviction(manager, other, second, nothing_left, LeaseLooks(manager, lambda: now))
         await watcher.look()
         other.short_of_space = True
         now += 100
@@ -111,7 +111,7 @@ async def test_clients_are_told_of_all_while_nobody_can_renew_a_lease(url: str) 
     async with open_store(url) as store:
         own = await registered(store.manager, 1)
         await registered(store.manager, 2)
-        view = ClusterView(store.manager, 1, lambda: now, lease=own.held)
+        view = ClusterView(store.manager, 1, LeaseLooks(store.manager, lambda: now), lease=own.held)
         await view.read_all()
         await view.look()
         own.held.short_of_space = True

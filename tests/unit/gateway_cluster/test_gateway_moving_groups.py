@@ -6,9 +6,10 @@ import anyio
 import pytest
 
 from kclient.errors import ErrorCode
-from kclient.gateway import Gateway, eviction
+from kclient.gateway import Gateway
 from kclient.gateway.assignment import fingerprint
 from kclient.gateway.assignment.rendezvous import chosen
+from kclient.gateway.membership import lease_looks
 from kclient.gateway.rows.keys import INTENTS, intent_key
 from kclient.gateway.rows.topics import IntentRow
 from kclient.htp import open_store
@@ -119,7 +120,7 @@ async def test_commits_of_groups_that_stay_meet_other_generations(url: str) -> N
 
 async def test_what_a_gateway_has_left_is_finished_by_who_evicts_it(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """And what one that lives has under way is left alone."""
-    monkeypatch.setattr(eviction, "_LOOK_S", 0.02)
+    monkeypatch.setattr(lease_looks, "LOOK_S", 0.02)
     async with open_store(url) as store, joined(store, 1) as (first, wire):
         second = Gateway(store, listen=None, config={"node.id": 2})
         await second.start()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import anyio
 import pytest
 
 from kclient.gateway import Gateway, ownership
-from kclient.gateway.membership import ClusterView, Registration
+from kclient.gateway.membership import ClusterView, LeaseLooks, Registration, evicting
 from kclient.gateway.rows.gateways import Endpoint, GatewayRow
 from kclient.gateway.rows.keys import GATEWAYS, gateway_key
-from kclient.htp import FencedError, open_store
+from kclient.htp import FencedError, LeaseHeldError, open_store
 from kclient.htp.port import Manager
 from kclient.protocol import messages as m
 from tests.all_rows import scan_all
@@ -150,7 +152,7 @@ async def test_one_without_such_a_listener_is_left_out(url: str) -> None:
 async def test_one_that_does_not_renew_is_lost(url: str) -> None:
     now = 0.0
     async with open_store(url) as store:
-        view = ClusterView(store.manager, 1, lambda: now)
+        view = ClusterView(store.manager, 1, LeaseLooks(store.manager, lambda: now))
         told: list[list[int]] = []
         view.on_change(lambda: told.append([row.node_id for row in view.others]))
         dead, _ = await registered(store.manager, 2)
@@ -181,3 +183,30 @@ async def test_a_number_that_is_taken_over_ends_the_first(url: str, monkeypatch:
         await registered(store.manager, 2)
         with anyio.fail_after(20), pytest.raises(FencedError):
             await first.renew()
+
+
+async def test_a_number_is_free_once_its_last_gateway_is_evicted(tmp_path: Path) -> None:
+    """Whoever evicts it has its lease meanwhile, from another process, and is not taken for a gateway of the number."""
+    async with (
+        open_store(f"embedded:{tmp_path / 'data'}", together=True) as evictor,
+        open_store(f"embedded:{tmp_path / 'data'}", together=True) as store,
+    ):
+        taken = await evictor.manager.acquire(gateway_key(2), evicting(1, 7), ownership.LEASE_S)
+        registration = Registration(store.manager, None)
+        with anyio.fail_after(20):
+            async with anyio.create_task_group() as group:
+                group.start_soon(registration.take, 2)
+                await anyio.wait_all_tasks_blocked()
+                await evictor.manager.release(taken)
+        assert registration.lease.epoch > taken.epoch
+
+
+async def test_an_eviction_that_does_not_end_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ownership, "LEASE_S", 0.1)
+    async with (
+        open_store(f"embedded:{tmp_path / 'data'}", together=True) as evictor,
+        open_store(f"embedded:{tmp_path / 'data'}", together=True) as store,
+    ):
+        await evictor.manager.acquire(gateway_key(2), evicting(1, 7), 30.0)
+        with anyio.fail_after(20), pytest.raises(LeaseHeldError, match=r"evicts an earlier gateway with node\.id=2"):
+            await Registration(store.manager, None).take(2)
