@@ -1,4 +1,4 @@
-"""`kclient cluster`: which brokers there are, who leads what, what is being moved; move and drain."""
+"""`kclient cluster`: which brokers there are, who leads what, what is being moved and why; move and drain."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kclient.admin import (
     PartitionReassignment,
     TopicDescription,
 )
-from kclient.cli import output
+from kclient.cli import gateways, output
 from kclient.cli.errors import UsageError
 from kclient.cli.places import described_at
 from kclient.cli.sheets import Sheet, sheet_of
@@ -31,6 +31,7 @@ Moves = Mapping[TopicPartition, PartitionReassignment]
 def status(admin: Admin) -> Sheet:
     """The brokers, and how many partitions each leads, has, is given and gives away."""
     cluster = admin.describe_cluster()
+    told = gateways.standings(admin, [node.id for node in cluster.nodes])
     moves = admin.list_partition_reassignments()
     leads, holds = Counter[int](), Counter[int]()
     nodes = {node.id: node for node in cluster.nodes}
@@ -54,17 +55,23 @@ def status(admin: Admin) -> Sheet:
             "coming": coming[node.id],
             "going": going[node.id],
         }
+        | ({} if not told else gateways.shown(told.get(node.id)))
         for node in sorted(nodes.values(), key=lambda node: node.id)
     ]
     columns = ["broker", "address", "rack", "controller", "leads", "has", "coming", "going"]
+    if told:
+        columns = [*columns, *gateways.COLUMNS]
     fields = {"cluster": cluster.cluster_id, "moves": len(moves), "brokers": brokers}
     title = f"cluster {cluster.cluster_id}, {len(moves)} partitions are being moved"
     return Sheet(title, columns, [[broker[column] for column in columns] for broker in brokers], fields)
 
 
 def describe(admin: Admin, names: Sequence[str]) -> Sheet:
-    """Each partition: who leads it under which epoch, who has it, and where it is being moved."""
+    """Each partition: who leads it under which epoch, who has it, and where it is being moved; of gateways also why."""
     moves: Moves = admin.list_partition_reassignments()
+    told = gateways.standings(admin, [node.id for node in admin.describe_cluster().nodes])
+    causes = gateways.causes(told)
+    drained = _drained(admin, moves) if "by hand" in causes.values() else frozenset()
     partitions = []
     for info in _partitions(admin, names):
         move = moves.get(info.topic_partition)
@@ -80,8 +87,27 @@ def describe(admin: Admin, names: Sequence[str]) -> Sheet:
                 "going": [] if move is None else list(move.removing_replicas),
             }
         )
+        if told:
+            cause = causes.get(info.leader_epoch) if info.leader_epoch is not None else None
+            if cause == "by hand" and move is not None and drained.intersection(move.removing_replicas):
+                cause = f"drained {move.removing_replicas[0]}"
+            partitions[-1]["why"] = cause
     columns = ["topic", "partition", "leader", "epoch", "replicas", "in sync", "coming", "going"]
-    return sheet_of(f"{len(partitions)} partitions", columns, partitions, "partitions")
+    title = f"{len(partitions)} partitions"
+    if not told:
+        return sheet_of(title, columns, partitions, "partitions")
+    title = "; ".join([title, *(gateways.sentence(number, told[number]) for number in sorted(told))])
+    sheet = sheet_of(title, [*columns, "why"], partitions, "partitions")
+    standing = [{"broker": number, **gateways.shown(told[number])} for number in sorted(told)]
+    return sheet._replace(fields={**sheet.fields, "gateways": standing})
+
+
+def _drained(admin: Admin, moves: Moves) -> frozenset[int]:
+    """Brokers that give partitions away and lead none any more."""
+    going = {node for move in moves.values() for node in move.removing_replicas}
+    if going:
+        going -= {info.leader.id for info in _partitions(admin, []) if info.leader is not None}
+    return frozenset(going)
 
 
 def _partitions(admin: Admin, names: Sequence[str]) -> list[PartitionInfo]:

@@ -68,6 +68,7 @@ from kclient.gateway.retention import Retention
 from kclient.gateway.search import TimestampSearch
 from kclient.gateway.server import RequestServer
 from kclient.gateway.shields import Shields
+from kclient.gateway.standing import ClusterStanding
 from kclient.gateway.topics.catalogue import TopicCatalogue
 from kclient.gateway.topics.followed import FollowedTopics
 from kclient.gateway.topics.table import TopicTable
@@ -230,6 +231,7 @@ async def assemble(
     access = Access(topics, leadership, is_loaded=groups.moves.ready)
     auto_create_topics = config.live_bool("auto.create.topics.enable")
     moves = MovesByHand(generations, lease, topics, leadership)
+    standing = ClusterStanding(lease, generations, partitions, clock)
     producer_ids = ProducerIds(manager, lease, identity.leader_epoch, producers)
     transactions = TransactionCoordinator(
         partial(transaction_settings, config), leadership,
@@ -274,7 +276,7 @@ async def assemble(
             ElectLeadersHandler(access, topics, leadership, moves),
             DescribeLogDirsHandler(log_dir, access, topics, partitions),
             AlterReplicaLogDirsHandler(log_dir, access, topics),
-            DescribeConfigsHandler(identity.node_id, config, access),
+            DescribeConfigsHandler(identity.node_id, config, access, standing),
             AlterConfigsHandler(identity.node_id, config, access, catalogue, dynamic),
             IncrementalAlterConfigsHandler(identity.node_id, config, access, catalogue, dynamic),
             *group_handlers(leadership, access, groups, clock),

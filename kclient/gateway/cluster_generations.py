@@ -8,7 +8,7 @@ from contextlib import suppress
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from kclient.gateway.assignment import Generation, Generations, chosen
+from kclient.gateway.assignment import Cause, CauseKind, Generation, Generations, chosen
 from kclient.gateway.assignment.generations import KEPT, MOST_KEPT
 from kclient.gateway.rows import numbers
 from kclient.gateway.rows.assignment import ReleasedRow, decode_generations, encode_generations
@@ -159,14 +159,17 @@ class ClusterGenerations:
 
         if self.serving:
             return
-        self.joined = await self._begin(lambda members: {**members, self.node_id: self.run}, lease, released)
+        self.joined = await self._begin(
+            Cause(CauseKind.JOINED, self.node_id), lambda members: {**members, self.node_id: self.run}, lease, released
+        )
 
     async def leave(self, lease: HeldLease) -> None:
         """Begin one without this gateway, which has to hand over then what it leads; not if there is no other.
 
         The arguments and errors are those of `join`.
         """
-        await self._begin(lambda members: _without(members, self.node_id, self.run), lease)
+        cause = Cause(CauseKind.LEFT, self.node_id)
+        await self._begin(cause, lambda members: _without(members, self.node_id, self.run), lease)
 
     async def move(self, units: Mapping[int, int], lease: HeldLease, known: Callable[[], Container[int]]) -> None:
         """Begin one in which some units belong to other gateways: whenever these are there.
@@ -202,7 +205,7 @@ class ClusterGenerations:
                 raise TooManyMovedError
             return after
 
-        await self._begin(lambda members: members, lease, moved=moved)
+        await self._begin(Cause(CauseKind.BY_HAND), lambda members: members, lease, moved=moved)
 
     async def evict(self, node_id: int, run: int, lease: HeldLease, rows: Mapping[str, int]) -> None:
         """Begin one without a gateway that has been fenced: whatever it led is free.
@@ -218,10 +221,12 @@ class ClusterGenerations:
             HtpError: The store failed, or no number is left.
         """
         gone: dict[str, bytes | None] = dict.fromkeys(rows)
-        await self._begin(lambda members: _without(members, node_id, run), lease, lambda _: gone, rows)
+        cause = Cause(CauseKind.CRASHED, node_id)
+        await self._begin(cause, lambda members: _without(members, node_id, run), lease, lambda _: gone, rows)
 
     async def _begin(
         self,
+        cause: Cause,
         change: Callable[[Mapping[int, int]], Mapping[int, int]],
         lease: HeldLease,
         others: Callable[[int], Mapping[str, bytes | None]] = lambda _: {},
@@ -231,6 +236,7 @@ class ClusterGenerations:
         """Have other members from now on, or units that were moved by hand.
 
         Args:
+            cause: Why it begins.
             change: Makes the members of the newest generation those of the next; where there are none, or the same,
                 nothing is done.
             lease: Under which it is written.
@@ -256,7 +262,9 @@ class ClusterGenerations:
                 return before.newest.number
             above = max([_epoch(told), *(each.epoch for each in await self._manager.leases(LEASE))])
             last = await self._last(before.newest.members) if len(before.kept) >= 2 * KEPT else None
-            following = before.followed_by(members, above, by_hand, *(last or ())[1:])
+            following = before.followed_by(
+                members, above, by_hand, GREATEST_EPOCH if last is None else last.generation, cause
+            )
             if last is not None and len(following.kept) > MOST_KEPT // 2 and by_hand != before.newest.moved:
                 raise HandOverUnderWayError(last.node_id)
             number = following.newest.number

@@ -431,6 +431,30 @@ HTP_MIRROR: Final = BrokerSetting(
 )
 """Another; only `kclient migrate` makes it."""
 
+HTP_LEASE_AGE: Final = BrokerSetting(
+    "htp.lease.age.ms",
+    _S,
+    None,
+    "Milliseconds since the gateway asked for its lease to be renewed the last time that it was.",
+)
+HTP_CHECKPOINTS_BEHIND: Final = BrokerSetting(
+    "htp.checkpoints.behind",
+    _S,
+    None,
+    "Open partitions of which more is stored than their last checkpoint says, which is read again after a crash.",
+)
+HTP_GENERATIONS: Final = BrokerSetting(
+    "htp.generations",
+    _S,
+    None,
+    "Why the last generations of gateways began, each with its number, which is the leader epoch of the partitions "
+    "that it has moved: `12 joined 2, 15 by hand, 16 crashed 1`.",
+)
+"""What a gateway tells of itself and of its cluster beside its settings, as it is at this moment; it cannot be set."""
+
+ONLY_TOLD: Final = (HTP_MAPPING, HTP_MIRROR, HTP_LEASE_AGE, HTP_CHECKPOINTS_BEHIND, HTP_GENERATIONS)
+"""What DescribeConfigs tells beside settings."""
+
 WITHOUT_EFFECT: Final = (
     "auto.leader.rebalance.enable",
     "background.threads",

@@ -13,6 +13,7 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from kclient.gateway.assignment.causes import Cause
 from kclient.gateway.assignment.rendezvous import chosen
 from kclient.htp.errors import HtpError
 from kclient.htp.rows import GREATEST_EPOCH
@@ -81,6 +82,7 @@ class Generations:
         since: Of units that were moved by hand in a generation that is not kept any more, the number of that.
         changes: How each of `kept` differs from the one before in what was moved by hand, as `difference` tells it; the
             first one from nothing. None if that is to be found out.
+        causes: Why some of them began, by their numbers.
 
     Raises:
         ValueError: They are no such generations.
@@ -91,6 +93,7 @@ class Generations:
         kept: Sequence[Generation],
         since: Mapping[int, int] = _NOTHING,
         changes: Sequence[Mapping[int, int]] | None = None,
+        causes: Mapping[int, Cause] = MappingProxyType({}),
     ) -> None:
         if not kept or not all(each.members for each in kept):
             raise ValueError("there is a generation, and gateways in each")
@@ -102,6 +105,8 @@ class Generations:
             before = [_NOTHING, *(each.moved for each in kept)]
             changes = [difference(*each) for each in zip(before, (each.moved for each in kept), strict=False)]
         self.changes: tuple[Mapping[int, int], ...] = tuple(changes)
+        self.causes: Mapping[int, Cause] = causes
+        """Why they began, by their numbers, as far as that is known."""
         self._newest_first = self.kept[::-1]
         self._spans = _spans(self.kept, self.changes)
 
@@ -137,6 +142,7 @@ class Generations:
         above: int = 0,
         moved: Mapping[int, int] | None = None,
         settled: int = GREATEST_EPOCH,
+        cause: Cause | None = None,
     ) -> Generations:
         """These with one more.
 
@@ -145,6 +151,7 @@ class Generations:
             above: Its number is greater than this one, too.
             moved: What was moved by hand; None if that is as before.
             settled: All gateways have handed over what this generation and earlier ones have taken away.
+            cause: Why it begins; None if that is not to be told.
 
         Raises:
             HtpError: No number is left: they have 31 bits, as leader epochs have.
@@ -155,10 +162,14 @@ class Generations:
         before = self._shortened(settled)
         was = self.newest.moved
         now = was if moved is None or moved == was else dict(moved)
+        causes = {each.number: self.causes[each.number] for each in before.kept if each.number in self.causes}
+        if cause is not None:
+            causes[number] = cause
         return Generations(
             [*before.kept, Generation(number, dict(members), now)],
             before.since,
             [*before.changes, difference(was, now)],
+            causes,
         )
 
     def _shortened(self, settled: int) -> Generations:

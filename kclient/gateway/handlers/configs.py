@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Sized
 from enum import IntEnum
 from functools import partial
 from typing import ClassVar, Final, NamedTuple, TypeVar, cast
@@ -20,7 +20,8 @@ from kclient.gateway.error_codes import Role, put_error
 from kclient.gateway.handlers._work import Work, counted, started
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
 from kclient.gateway.setting import BrokerSetting, SettingType, as_list, did_you_mean
-from kclient.gateway.settings import BROKER_SETTINGS, HTP_MAPPING, HTP_MIRROR, TOPIC_SETTINGS
+from kclient.gateway.settings import BROKER_SETTINGS, HTP_MAPPING, HTP_MIRROR, ONLY_TOLD, TOPIC_SETTINGS
+from kclient.gateway.standing import ClusterStanding
 from kclient.gateway.topics.catalogue import TopicCatalogue
 from kclient.gateway.topics.names import check_name
 from kclient.gateway.topics.settings import checked_overrides
@@ -90,10 +91,11 @@ class DescribeConfigsHandler(Handler):
     VERSIONS: ClassVar[VersionRange] = (1, 4)
     ONLY_READS: ClassVar[bool] = True
 
-    def __init__(self, node_id: int, origins: SettingOrigins, access: Access) -> None:
+    def __init__(self, node_id: int, origins: SettingOrigins, access: Access, standing: ClusterStanding) -> None:
         self._node_id = node_id
         self._origins = origins
         self._access = access
+        self._standing = standing
 
     def begin(self, request: DescribeConfigsRequest, context: RequestContext) -> Begun:
         """Every setting of the resources, with where its value comes from."""
@@ -120,10 +122,10 @@ class DescribeConfigsHandler(Handler):
     ) -> Iterator[DescribeConfigsResourceResult]:
         _check_number(resource.configuration_keys or ())
         asked = set(resource.configuration_keys) if resource.configuration_keys else None
-        for setting, origins in self._settings(resource, context.connection):
+        for setting, origins in self._settings(resource, context.connection, asked):
             if asked is None or setting.name in asked:
                 row = _row(setting, origins, synonyms=request.include_synonyms)
-                row.read_only = setting in (HTP_MAPPING, HTP_MIRROR) or (
+                row.read_only = setting in ONLY_TOLD or (
                     resource.resource_type == Resource.BROKER and setting.name in READ_ONLY
                 )
                 if request.include_documentation:
@@ -131,7 +133,7 @@ class DescribeConfigsHandler(Handler):
                 yield row
 
     def _settings(
-        self, resource: DescribeConfigsResource, client: ConnectionContext
+        self, resource: DescribeConfigsResource, client: ConnectionContext, asked: Container[str] | None
     ) -> Iterator[tuple[BrokerSetting, list[Origin]]]:
         origins, access = self._origins, self._access
         if resource.resource_type == Resource.TOPIC:
@@ -147,6 +149,9 @@ class DescribeConfigsHandler(Handler):
             _check_broker(self._node_id, resource.resource_name)
             for name, setting in BROKER_SETTINGS.items():
                 yield setting, list(origins.origins(name))
+            for setting, tell in self._standing.told:
+                if asked is None or setting.name in asked:
+                    yield setting, [Origin(setting.name, tell(), SOURCE_STATIC_BROKER)]
         else:
             raise InvalidRequestError(f"a gateway has no resources of type {resource.resource_type}")
 

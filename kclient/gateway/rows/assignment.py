@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from kclient.gateway.assignment import Generation, Generations
+from kclient.gateway.assignment import Cause, CauseKind, Generation, Generations
 from kclient.htp.rows import GREATEST_EPOCH, dump, object_of_format, seal, unsealed, whole
 from kclient.records.bounds import INT32_MAX
 
 _FORMAT: Final = 1
+_KINDS: Final = frozenset(CauseKind)
 _GREATEST_UNIT: Final = (1 << 64) - 1
 _WITH_MOVES: Final = 2
 """Of generations of which some have units that were moved by hand; an earlier version would lead them all the same."""
@@ -28,6 +29,8 @@ def encode_generations(generations: Generations) -> bytes:
         fields["format"] = _WITH_MOVES
     if generations.since:
         fields["format"], fields["since"] = _WITH_MOVES, sorted(generations.since.items())
+    if generations.causes:  # a version that does not know them does without
+        fields["causes"] = [[number, *cause] for number, cause in sorted(generations.causes.items())]
     return seal(dump(fields))
 
 
@@ -46,9 +49,19 @@ def decode_generations(row: bytes) -> Generations:
                 moved = _changed(moved, changes[-1])
             found.append(Generation(whole(number, 0, GREATEST_EPOCH), _members(members), moved))
         since = {_unit(unit): whole(number, 0, GREATEST_EPOCH) for unit, number in fields.get("since", ())}
-        return Generations(found, since, changes)
+        return Generations(found, since, changes, _causes(fields.get("causes", ())))
     except (LookupError, TypeError) as error:
         raise ValueError(f"{row[:200]!r}: {error!r}") from error
+
+
+def _causes(found: Any) -> Mapping[int, Cause]:
+    """Why generations began; a later version may know of other reasons."""
+    causes = {}
+    for number, kind, node_id in found:
+        if kind in _KINDS:
+            of = None if node_id is None else whole(node_id, 0, INT32_MAX)
+            causes[whole(number, 0, GREATEST_EPOCH)] = Cause(CauseKind(kind), of)
+    return causes
 
 
 def _changed(moved: Mapping[int, int], changed: Mapping[int, int]) -> Mapping[int, int]:

@@ -63,8 +63,13 @@ def test_it_shows_who_leads_what(admin: Admin, capsys: pytest.CaptureFixture[str
     (described,) = objects(capsys, "describe", "t")
     assert [row["leader"] for row in described["partitions"]] == leaders(admin)
     assert all(row["replicas"] == [row["leader"]] for row in described["partitions"])
+    assert {row["why"] for row in described["partitions"] if row["leader"] == 2} == {"joined 2"}
+    assert [gateway["broker"] for gateway in described["gateways"]] == [1, 2]
+    assert all(0 <= gateway["lease age"] < 30 and gateway["behind"] == 0 for gateway in described["gateways"])
     assert run(["cluster", "status"]) == 0
-    assert capsys.readouterr().out.startswith("broker\taddress\track\tcontroller\tleads\thas\tcoming\tgoing\n1\t")
+    assert capsys.readouterr().out.startswith(
+        "broker\taddress\track\tcontroller\tleads\thas\tcoming\tgoing\tlease age\tbehind\n1\t"
+    )
     assert run(["cluster", "describe"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == COUNT + 1
 
@@ -75,6 +80,8 @@ def test_partitions_are_moved(admin: Admin, capsys: pytest.CaptureFixture[str]) 
     assert run(["cluster", "move", "t:0", "t:3", "--to", "1"]) == 0
     until_led_by(admin, 1, 2)
     assert leaders(admin) == [1, 2, 2, 1, 2, 2]
+    (described,) = objects(capsys, "describe", "t")
+    assert {row["why"] for row in described["partitions"] if row["leader"] == 1} == {"by hand"}
 
 
 def test_one_is_drained(admin: Admin, capsys: pytest.CaptureFixture[str]) -> None:

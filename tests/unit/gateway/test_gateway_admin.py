@@ -456,7 +456,9 @@ async def test_a_topics_settings_show_where_they_come_from() -> None:
 async def test_a_brokers_settings() -> None:
     async with running(config={"num.partitions": 9}) as (_, wire):
         found = {row.name: row for row in (await describe(wire, 4, "1")).configs}
-        assert set(found) == set(BROKER_SETTINGS)
+        told = {"htp.lease.age.ms", "htp.checkpoints.behind", "htp.generations"}
+        assert set(found) == {*BROKER_SETTINGS, *told}
+        assert all(found[name].read_only for name in told)
         assert (found["num.partitions"].value, found["num.partitions"].config_source) == ("9", 4)
         assert found["node.id"].read_only
         assert (await describe(wire, 4, "2")).error_code == ErrorCode.INVALID_REQUEST

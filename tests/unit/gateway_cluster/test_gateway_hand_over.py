@@ -10,12 +10,13 @@ import anyio.lowlevel
 import pytest
 
 from kclient.errors import ErrorCode
-from kclient.gateway import Gateway, eviction, handing_over, releases
+from kclient.gateway import Gateway, handing_over, releases
 from kclient.gateway.assignment import Generation, Generations
 from kclient.gateway.assignment.generations import KEPT
 from kclient.gateway.cluster_generations import ClusterGenerations, begin_together
 from kclient.gateway.eviction import Eviction
 from kclient.gateway.fenced_writer import FencedWriter
+from kclient.gateway.membership import LeaseLooks, lease_looks
 from kclient.gateway.ownership import HeldLease
 from kclient.gateway.releases import Releases
 from kclient.gateway.rows.assignment import ReleasedRow, encode_generations
@@ -196,7 +197,7 @@ async def test_fetches_that_wait_are_told_who_leads(url: str) -> None:
 
 
 async def test_one_that_has_failed_is_evicted(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(eviction, "_LOOK_S", 0.02)
+    monkeypatch.setattr(lease_looks, "LOOK_S", 0.02)
     async with open_store(url) as store, joined(store, 1) as (first, wire):
         await wire.create("t", COUNT)
         second = Gateway(store, listen=None, config={"node.id": 2})
@@ -357,7 +358,7 @@ async def test_a_lost_gateway_is_fenced_before_others_lead(url: str) -> None:
         manager = store.manager
         first, lease = await generations_of(manager, 1)
         second, other = await generations_of(manager, 2)
-        watcher = Eviction(manager, other, second, nothing_left, lambda: now)
+        watcher = Eviction(manager, other, second, nothing_left, LeaseLooks(manager, lambda: now))
         await watcher.look()
         now += 20
         lease.current = await manager.renew(lease.current)
@@ -369,6 +370,7 @@ async def test_a_lost_gateway_is_fenced_before_others_lead(url: str) -> None:
         now += 1
         await watcher.look()
         assert list(second.current.newest.members) == [2]
+        assert [str(cause) for cause in second.current.causes.values()] == ["joined 2", "crashed 1"]
         with pytest.raises(FencedError):
             await FencedWriter(manager, lease, first).commit({"checkpoint": b"old"}, units_of(1, first.current))
         with pytest.raises(FencedError):
@@ -384,7 +386,7 @@ async def test_nobody_is_evicted_because_the_store_did_not_answer(url: str, monk
         manager = store.manager
         _, lease = await generations_of(manager, 1)
         second, other = await generations_of(manager, 2)
-        watcher = Eviction(manager, other, second, nothing_left, lambda: now)
+        watcher = Eviction(manager, other, second, nothing_left, LeaseLooks(manager, lambda: now))
         await watcher.look()
 
         async def fails(*_args: Any) -> None:
@@ -433,7 +435,7 @@ async def test_what_is_left_is_finished_though_the_store_fails_meanwhile(
             finished += 1
 
         now = 0.0
-        watcher = Eviction(manager, lease, second, finish, lambda: now)
+        watcher = Eviction(manager, lease, second, finish, LeaseLooks(manager, lambda: now))
         for _ in range(5):
             await watcher.look()
             now += 7
