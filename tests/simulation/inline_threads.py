@@ -25,8 +25,11 @@ import kclient.gateway
 import kclient.htp
 from kclient.htp.embedded import group_commit as group_commit_module
 from kclient.htp.embedded import manager as manager_module
+from kclient.htp.embedded.bell import Bell
+from kclient.htp.embedded.ends import EndsSocket
 from kclient.htp.embedded.syncer import Syncer
 from kclient.htp.embedded.writer import DatabaseWriter, Job
+from tests.simulation.machines import current, machines
 
 T = TypeVar("T")
 
@@ -39,7 +42,8 @@ class SimulatedTime:
 
     @staticmethod
     def monotonic() -> float:
-        return trio.current_time()
+        machine = current()
+        return trio.current_time() - (0.0 if machine is None else machine.behind_s)
 
     @staticmethod
     def perf_counter() -> float:
@@ -47,11 +51,11 @@ class SimulatedTime:
 
     @staticmethod
     def time() -> float:
-        return START_S + trio.current_time()
+        machine = current()
+        return START_S + trio.current_time() + (0.0 if machine is None else machine.wall_s)
 
-    @staticmethod
-    def time_ns() -> int:
-        return int((START_S + trio.current_time()) * 1_000_000) * 1000
+    def time_ns(self) -> int:
+        return int(self.time() * 1_000_000) * 1000
 
     def __getattr__(self, name: str) -> Any:
         return getattr(time, name)
@@ -64,6 +68,8 @@ class Loop:
         self.dice = dice
         self.sync_s = 0.05
         """Within so many seconds what was written is synced."""
+        self.writers: list[Any] = []
+        """Of databases, which look for what others have changed."""
         self.nursery: trio.Nursery
 
     def later(self, function: Callable[[], object], most: float) -> None:
@@ -99,16 +105,19 @@ def _inline_writer(loop: Loop) -> type[DatabaseWriter]:
     class InlineWriter(DatabaseWriter):
         """Its transactions are made in the event loop; what is submitted meanwhile shares the next one."""
 
-        def __init__(self, *args: Any) -> None:
-            super().__init__(*args)
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
             self._thread: Any = _NoThread()
             self._scheduled = False
             self._connection: Any = None
+            self.looking = False
 
         def start(self) -> None:
             super().start()
             assert self._engine is not None
             self._connection = self._engine.connect()
+            if self._changed is not None:
+                loop.writers.append(self)
 
         def submit(self, job: Job) -> None:
             super().submit(job)
@@ -121,8 +130,20 @@ def _inline_writer(loop: Loop) -> type[DatabaseWriter]:
             while self._jobs and self._connection is not None:
                 jobs = [self._jobs.popleft() for _ in range(min(256, len(self._jobs)))]
                 self._tell(self._transact(self._connection, jobs))
+            for other in loop.writers:
+                if other is not self and other._path == self._path and not other.looking:
+                    other.looking = True
+                    loop.later(other.look, 0.03)
+
+        def look(self) -> None:
+            """See what others have changed, as one that has heard the bell."""
+            self.looking = False
+            if self._connection is not None:
+                self._look(self._connection)
 
         def stop(self) -> None:
+            if self in loop.writers:
+                loop.writers.remove(self)
             if self._connection is not None:
                 self._drain()
                 self._connection.close()
@@ -184,6 +205,9 @@ def _in_place(loop: Loop) -> Iterator[None]:
         mock.patch.multiple(anyio.to_thread, run_sync=run_sync),
         mock.patch.object(manager_module, "DatabaseWriter", _inline_writer(loop)),
         mock.patch.object(group_commit_module, "Syncer", _inline_syncer(loop)),
+        mock.patch.object(Bell, "start", return_value=False),
+        mock.patch.object(EndsSocket, "start"),
+        machines(),
         _simulated_time(),
     ):
         yield

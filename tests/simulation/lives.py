@@ -19,12 +19,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
+from unittest import mock
 
 import trio
 
 from kclient.concurrency import first_leaf
 from kclient.errors import ErrorCode
 from kclient.gateway import Gateway
+from kclient.gateway.virtual import topic as shared_topic
 from kclient.htp import StorageError, memory, open_store
 from kclient.htp.port import CAP_NOWAIT, CAP_SHARED
 from kclient.memory_ledger import process_memory
@@ -81,10 +83,12 @@ class World:
         backend: `memory` or `embedded`.
         folder: For the disks of the embedded one.
         loop: Where HTP does its work.
+        mapping: Of the gateway.
     """
 
-    def __init__(self, seed: int, backend: str, folder: Path, loop: Loop) -> None:
+    def __init__(self, seed: int, backend: str, folder: Path, loop: Loop, mapping: str = "domain") -> None:
         self.seed = seed
+        self.mapping = mapping
         self.backend = backend
         self.folder = folder
         self.loop = loop
@@ -201,7 +205,7 @@ class World:
             "offsets.retention.check.interval.ms": 60_000,
             "connections.max.idle.ms": -1,
         }
-        gateway = Gateway(self.store, listen=None, config=config)
+        gateway = Gateway(self.store, listen=None, mapping=self.mapping, config=config)
         with trio.fail_after(120):  # half a minute for the lease, and calls that take seconds
             await gateway.start()
         self.gateway, self.epoch = gateway, gateway.parts.identity.leader_epoch
@@ -367,17 +371,24 @@ class Killed(Exception):
     """The gateway is killed."""
 
 
-def live(seed: int, backend: str | None = None) -> World:
-    """The lives that a seed decides; raises `Violated` where a promise is broken."""
+def live(seed: int, backend: str | None = None, mapping: str = "domain") -> World:
+    """The lives that a seed decides; raises `Violated` where a promise is broken.
+
+    Args:
+        seed: Of the lives.
+        backend: `memory` or `embedded`; if None, the seed says which.
+        mapping: Of the gateway. With `virtual` the index is written after a few messages.
+    """
     chosen = backend or ("memory" if seed % 2 else "embedded")
 
     async def main(loop: Loop) -> World:
         with tempfile.TemporaryDirectory() as folder:
-            world = World(seed, chosen, Path(folder), loop)
+            world = World(seed, chosen, Path(folder), loop, mapping)
             await world.run()
         return world
 
-    return run(main, seed)
+    with mock.patch.object(shared_topic, "_SAVED_MESSAGES", 4):
+        return run(main, seed)
 
 
 def main() -> None:

@@ -20,6 +20,7 @@ from kclient.gateway.leadership import AssignedLeadership
 from kclient.gateway.log import Checkpoint, PartitionLog
 from kclient.gateway.partition import Partition
 from kclient.gateway.undecided import Undecided
+from kclient.gateway.virtual.topic import SharedTopic
 from tests.simulation.lives import live
 from tests.simulation.lives_coverage import counted
 from tests.simulation.lives_model import Violated
@@ -165,6 +166,19 @@ def _the_old_epoch_is_not_sealed() -> AbstractContextManager[Any]:
         return above
 
     return mock.patch.object(AssignedLeadership, "raise_epoch", the_same)
+
+
+def _index_entries_before_their_messages() -> AbstractContextManager[Any]:
+    save = SharedTopic.save
+
+    async def early(topic: SharedTopic, commit: Any = None) -> None:
+        end, topic.end, topic._moved = topic.end, topic.next, True
+        try:
+            await save(topic, commit)
+        finally:
+            topic.end = max(end, topic.end if topic.end != topic.next else end)
+
+    return mock.patch.object(SharedTopic, "save", early)
 
 
 SOON = [

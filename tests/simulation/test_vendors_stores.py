@@ -31,7 +31,7 @@ def test_stores_that_are_taken_over(mapping: str) -> None:
     counts: Counter[str] = Counter()
     for seed in range(4):
         counts += live(seed, mapping).counts
-    for what in ("closed", "killed", "cut off", "failed", "LOST", "UNANSWERED", "LATE"):
+    for what in ("closed", "killed", "cut off", "stopped", "clock", "failed", "LOST", "UNANSWERED", "LATE"):
         assert counts[what], counts
     assert counts["acknowledged"] > 300, counts
 
@@ -95,6 +95,38 @@ def no_lease() -> AbstractContextManager[Any]:
     parts.enter_context(mock.patch.object(LeaseGuard, "holds", True))
     parts.enter_context(mock.patch.object(RequestServer, "__init__", _lasting(RequestServer.__init__)))
     return parts
+
+
+def _answers_for_ever(check: str) -> AbstractContextManager[Any]:
+    """Requests are answered whatever has become of the lease, and one of the looks at it is left out."""
+    parts = ExitStack()
+    parts.enter_context(mock.patch.object(LeaseGuard, check, return_value=None))
+    parts.enter_context(mock.patch.object(RequestServer, "__init__", _lasting(RequestServer.__init__)))
+    return parts
+
+
+def stale_reads() -> AbstractContextManager[Any]:
+    """What was read is told after the lease's end."""
+    return _answers_for_ever("check_read")
+
+
+def acknowledged_late() -> AbstractContextManager[Any]:
+    """What was stored is acknowledged after the lease's end."""
+    return _answers_for_ever("check_stored")
+
+
+LATE = [(stale_reads, 2), (acknowledged_late, 0)]
+"""Each with the first seed that finds it."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("broken", "first"), LATE)
+def test_whoever_speaks_after_the_end_of_its_lease_is_found(
+    broken: Callable[[], AbstractContextManager[Any]], first: int
+) -> None:
+    with broken(), pytest.raises(Violated):
+        for seed in range(first, first + 10):
+            live(seed, "domain")
 
 
 @pytest.mark.slow

@@ -1,9 +1,10 @@
 """Gateways on a simulated vendor's store that take it over from one another, in virtual time; and what was promised.
 
-Two gateways, of which one leads at a time: it is closed, it crashes, or it is cut off from the name server and goes on
-until its lease ends, with what it has sent on its way. Producers send to whichever they find, consumers read meanwhile.
-Afterwards the whole is read: nothing acknowledged is lost, nothing is stored twice, all is in order, and what somebody
-has read is there.
+Two gateways, of which one leads at a time: it is closed, it crashes, it is stopped until another one leads and goes on
+then, or it is cut off from the name server and goes on until its lease ends, with what it has sent on its way; at times
+its wall clock jumps. Producers send to whichever they find, consumers read meanwhile.
+Nobody is told of an end before what was acknowledged. Afterwards the whole is read: nothing acknowledged is lost,
+nothing is stored twice, all is in order, and what somebody has read is there.
 """
 
 from __future__ import annotations
@@ -20,24 +21,29 @@ import trio
 from kclient.concurrency import first_leaf
 from kclient.errors import KafkaError
 from kclient.gateway import Gateway
+from kclient.htp import HtpError
 from kclient.htp.testing import SendFate, SimulatedOptions, SimulatedStore, open_simulated, reset
 from kclient.memory_ledger import process_memory
 from kclient.records import decode_records
 from tests.gateway_wire import Wire, batch_of, connect, produce_request
 from tests.simulation.inline_threads import START_S, Loop, run
+from tests.simulation.machines import Machine
 from tests.simulation.promises import Killed, answer_of, check_sequence, check_stored, connection, promise
 
 TOPIC = "t"
 PARTITIONS = 2
+KINDS = ("closed", "killed", "cut off", "cut off", "stopped", "stopped")
+"""How a gateway ends."""
 _PATIENCE_S = 20.0
 
 
 class Node:
     """One run of a gateway, with the client of the store that it has."""
 
-    def __init__(self, store: SimulatedStore, gateway: Gateway) -> None:
+    def __init__(self, store: SimulatedStore, gateway: Gateway, machine: Machine) -> None:
         self.store = store
         self.gateway = gateway
+        self.machine = machine
 
 
 class World:
@@ -80,11 +86,17 @@ class World:
 
     async def start(self, number: int) -> Node:
         """Start a gateway; waits until the store is its own."""
+        machine = Machine()
+        with machine.here():
+            return await self._start_on(machine, number)
+
+    async def _start_on(self, machine: Machine, number: int) -> Node:
         store = open_simulated(self.name, options=self.options)
         await store.__aenter__()
         with trio.fail_after(120):
             while True:
-                node = Node(store, Gateway(store, listen=None, mapping=self.mapping, config={"node.id": number}))
+                gateway = Gateway(store, listen=None, mapping=self.mapping, config={"node.id": number})
+                node = Node(store, gateway, machine)
                 self.running.append(node)
                 try:
                     await node.gateway.start()
@@ -97,13 +109,14 @@ class World:
 
     async def end(self, node: Node, *, killed: bool = False) -> None:
         """Have a gateway closed, or killed."""
+        node.machine.go_on()
         if killed:
             node.store.manager.reachable = False
             node.store.broker.shut()
             node.gateway._supervisor.fail(Killed())
         if node in self.nodes:
             self.nodes.remove(node)
-        with suppress(KafkaError, Killed):
+        with suppress(KafkaError, HtpError, Killed):
             await node.gateway.close(0.0 if killed else 5.0)
         self.running.remove(node)
         process_memory.cache_clear()
@@ -118,12 +131,22 @@ class World:
         await wire.aclose()
         for _ in range(times):
             await trio.sleep(self.dice.random() * self.dice.choice([1, 10, 40]))
-            number, kind = self.dice.choice([1, 2]), self.dice.choice(["closed", "killed", "cut off", "cut off"])
+            number, kind = self.dice.choice([1, 2]), self.dice.choice(KINDS)
             self.counts[kind] += 1
+            if self.dice.random() < 0.2:
+                self.counts["clock"] += 1
+                node.machine.wall_s += self.dice.uniform(-3600, 3600)
             if kind == "cut off":
                 node.store.manager.reachable = False  # and its brokers are not
                 old, node = node, await self.start(3 - number)
                 await trio.sleep(self.dice.random() * 20)
+                await self.end(old, killed=True)
+            elif kind == "stopped":
+                node.machine.stop()
+                old, node = node, await self.start(3 - number)
+                await trio.sleep(self.dice.random() * self.dice.choice([0.1, 10]))
+                old.machine.go_on()
+                await trio.sleep(self.dice.random() * 5)
                 await self.end(old, killed=True)
             else:
                 await self.end(node, killed=kind == "killed")
@@ -137,12 +160,19 @@ class World:
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[Wire | None]:
         """A connection to a gateway, for as long as it lasts; None if there is none now."""
-        if not self.nodes:
+        found = [node for node in self.nodes if node.gateway.failure is None]
+        if not found:
             await trio.sleep(0.2)
             yield None
             return
-        async with connection(self.dice.choice(self.nodes).gateway) as wire:
+        node = self.dice.choice(found)
+        with node.machine.here():
+            connecting = connection(node.gateway)
+            wire = await connecting.__aenter__()
+        try:
             yield wire
+        finally:
+            await connecting.__aexit__(None, None, None)
 
     async def answer(self, ask: Callable[[], Awaitable[Any]]) -> Any:
         """What a gateway answers; None if it does not."""
@@ -196,10 +226,13 @@ class World:
         while self.working:
             async with self.connected() as wire:
                 while wire is not None and self.working:
+                    least = max(self.acked[partition], default=-1) + 1
                     row = await self.answer(partial(wire.fetch, TOPIC, offset, partition, max_wait_ms=500))
                     if row is None or row.error_code:
                         await trio.sleep(self.dice.random())
                         break
+                    end = row.high_watermark
+                    promise(end >= least, f"partition {partition}: {end} was told as the end, and {least} was")
                     self.saw(partition, offset, row.records)
                     if self.seen[partition]:
                         offset = max(self.seen[partition]) + 1
