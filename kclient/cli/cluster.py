@@ -91,15 +91,13 @@ def describe(admin: Admin, names: Sequence[str]) -> Sheet:
             cause = causes.get(info.leader_epoch) if info.leader_epoch is not None else None
             if cause == "by hand" and move is not None and drained.intersection(move.removing_replicas):
                 cause = f"drained {move.removing_replicas[0]}"
-            partitions[-1]["why"] = cause
+            standing = None if info.leader is None else told.get(info.leader.id)
+            partitions[-1] |= {**gateways.shown(standing), "why": cause}
     columns = ["topic", "partition", "leader", "epoch", "replicas", "in sync", "coming", "going"]
     title = f"{len(partitions)} partitions"
     if not told:
         return sheet_of(title, columns, partitions, "partitions")
-    title = "; ".join([title, *(gateways.sentence(number, told[number]) for number in sorted(told))])
-    sheet = sheet_of(title, [*columns, "why"], partitions, "partitions")
-    standing = [{"broker": number, **gateways.shown(told[number])} for number in sorted(told)]
-    return sheet._replace(fields={**sheet.fields, "gateways": standing})
+    return sheet_of(title, [*columns, *gateways.COLUMNS, "why"], partitions, "partitions")
 
 
 def _drained(admin: Admin, moves: Moves) -> frozenset[int]:

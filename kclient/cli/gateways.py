@@ -50,11 +50,6 @@ def shown(standing: ToldStanding | None) -> dict[str, Any]:
     return dict(zip(COLUMNS, values, strict=True))
 
 
-def sentence(number: int, standing: ToldStanding) -> str:
-    """The same in words."""
-    return f"gateway {number}: lease {standing.lease_age_s:.1f} s old, {standing.behind} checkpoints behind"
-
-
 def causes(told: Mapping[int, ToldStanding]) -> dict[int, str]:
     """Why the generations began of which gateways tell, by their numbers."""
     found: dict[int, str] = {}
