@@ -124,7 +124,6 @@ BROKEN: dict[Callable[[], AbstractContextManager[Any]], int] = {
     groups_are_answered_at_once: 0,
     groups_are_written_whoever_coordinates_them: 0,
     producers_are_forgotten: 0,
-    an_epoch_is_not_checked: 10,
 }
 """Each with a seed from which on it is found soon."""
 
@@ -145,6 +144,26 @@ def test_it_is_found_within_two_hundred(broken: Callable[[], AbstractContextMana
     with broken(), pytest.raises(Violated):
         for seed in range(2000, 2200):
             live(seed, backend="memory")
+
+
+def zombies(seed: int) -> None:
+    live(seed, times=6, backend="memory", events=("cut off", "cut off", "moved", "drained"))
+
+
+@pytest.mark.slow
+def test_an_epoch_that_is_not_checked_is_found() -> None:
+    """Whoever does not hear that others lead goes on sending."""
+    with an_epoch_is_not_checked(), pytest.raises(Violated):
+        for seed in range(19, 24):
+            zombies(seed)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_it_is_found_among_zombies_within_two_hundred() -> None:
+    with an_epoch_is_not_checked(), pytest.raises(Violated):
+        for seed in range(2000, 2200):
+            zombies(seed)
 
 
 def planned(seed: int) -> None:
