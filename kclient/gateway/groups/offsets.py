@@ -12,7 +12,7 @@ from kclient.gateway.rows.groups import CommittedOffset
 from kclient.types import TopicPartition
 
 if TYPE_CHECKING:
-    from kclient.gateway.rows.pending import PendingOffsets
+    from kclient.gateway.rows.pending import PendingOffset, PendingOffsets
     from kclient.gateway.topics.record import TopicRecord
     from kclient.memory_ledger import MemoryAccount
 
@@ -186,20 +186,24 @@ class GroupOffsets:
     def pend(self, transactional_id: str, pending: PendingOffsets | None) -> None:
         """What a transaction is to commit from now on; None where it is decided."""
         before = self._transactions.pop(transactional_id, None)
-        if before is not None:
-            self._count(-_pending_size(before))
-            for topic, number in before.offsets:
-                counts = self._unstable[topic]
-                counts[number] -= 1
-                if not counts[number]:
-                    del counts[number]
-                if not counts:
-                    del self._unstable[topic]
+        if before is None and pending is None:
+            return
+        had = {} if before is None else before.offsets
+        has = {} if pending is None else pending.offsets
+        size = 0
+        for each, offset in had.items():  # mostly it has a few more, and the rest as it was
+            if has.get(each) is not offset:
+                size -= _pending_size(offset)
+                if each not in has:
+                    self._steady(*each)
+        for each, offset in has.items():
+            if had.get(each) is not offset:
+                size += _pending_size(offset)
+                if each not in had:
+                    self._unstable.setdefault(each.topic, Counter())[each.partition] += 1
         if pending is not None:
             self._transactions[transactional_id] = pending
-            self._count(_pending_size(pending))
-            for topic, number in pending.offsets:
-                self._unstable.setdefault(topic, Counter())[number] += 1
+        self._count(size + _TRANSACTION * ((pending is not None) - (before is not None)))
 
     def in_order(self, partition: TopicPartition, committed: CommittedOffset) -> CommittedOffset:
         """An offset that is committed now, under a time after that of every other one of its partition.
@@ -216,6 +220,15 @@ class GroupOffsets:
                 if offset is not None:
                     newest = max(newest, offset.committed.commit_ms)
         return committed if committed.commit_ms > newest else replace(committed, commit_ms=newest + 1)
+
+    def _steady(self, topic: str, number: int) -> None:
+        """One transaction fewer is to commit an offset of a partition."""
+        counts = self._unstable[topic]
+        counts[number] -= 1
+        if not counts[number]:
+            del counts[number]
+        if not counts:
+            del self._unstable[topic]
 
     def unstable(self, topic: str, number: int) -> bool:
         """Whether an open transaction is to commit an offset of a partition, or did so a moment ago."""
@@ -326,9 +339,9 @@ class GroupOffsets:
             yield from commit.partitions(topic)
 
 
-def _pending_size(pending: PendingOffsets) -> int:
-    """About how many bytes of memory the offsets of a transaction take."""
-    return _TRANSACTION + sum(_size(each.committed) + _DOUBT for each in pending.offsets.values())
+def _pending_size(offset: PendingOffset) -> int:
+    """About how many bytes of memory an offset takes that a transaction is to commit."""
+    return _size(offset.committed) + _DOUBT
 
 
 def _size(committed: CommittedOffset | None) -> int:

@@ -167,7 +167,6 @@ class TransactionalOffsets:
         rows = await self._manager.get([whose, key])
         _check(rows.get(whose), transaction, group_id)
         there = rows.get(key)
-        before = None if there is None else _decoded(there, group_id, transactional_id)
         managed = self._table.groups.get(group_id)
         known = managed is not None and transactional_id in managed.offsets.transactions
         # if there is no row these are the transaction's before, whose end has not been noticed yet
@@ -187,7 +186,12 @@ class TransactionalOffsets:
         if refused:
             return refused
         managed = self._table.groups.get(group_id) or self._table.create(group_id)
-        offsets = {} if before is None else dict(before.offsets)
+        offsets: dict[TopicPartition, PendingOffset] = {}
+        if there is not None:
+            before = managed.offsets.transactions.get(transactional_id)
+            if before is None or (group_id, transactional_id) in self._doubted:  # else that is what is stored
+                before = _decoded(there, group_id, transactional_id)
+            offsets.update(before.offsets)
         for record, partition, offset in commit.items():
             if offset is not None:
                 offsets[partition] = PendingOffset(managed.offsets.in_order(partition, offset), record.topic_id)

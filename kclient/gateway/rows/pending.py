@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from kclient.gateway.rows.groups import CommittedOffset
@@ -13,6 +14,8 @@ from kclient.types import TopicPartition
 
 _FORMAT: Final = 1
 _TOPIC_ID: Final = 16
+_IN_ONE_GO: Final = 128
+"""Offsets that are made in one step."""
 
 
 class PendingOffset(NamedTuple):
@@ -33,17 +36,20 @@ class PendingOffsets:
 
 
 def encode_pending_steps(pending: PendingOffsets) -> Generator[None, None, bytes]:
-    """The row, made in steps, a topic each."""
+    """The row, made in steps."""
     head = dump({"format": _FORMAT, "group": pending.group_id, "id": pending.transactional_id})
-    topics: dict[tuple[str, bytes], list[list[Any]]] = {}
+    topics: dict[tuple[str, bytes], list[tuple[int, CommittedOffset]]] = {}
     for partition, (committed, topic_id) in pending.offsets.items():
-        topics.setdefault((partition.topic, topic_id), []).append(
-            [partition.partition, committed.offset, committed.leader_epoch, committed.metadata, committed.commit_ms]
-        )
+        topics.setdefault((partition.topic, topic_id), []).append((partition.partition, committed))
     rows = []
     for (name, topic_id), offsets in topics.items():
-        rows.append(dump([name, topic_id.hex(), offsets]))
-        yield
+        left, parts = iter(offsets), []
+        while some := list(islice(left, _IN_ONE_GO)):
+            parts.append(
+                dump([[n, each.offset, each.leader_epoch, each.metadata, each.commit_ms] for n, each in some])[1:-1]
+            )
+            yield
+        rows.append(b"%b,[%b]]" % (dump([name, topic_id.hex()])[:-1], b",".join(parts)))
     return seal(b'%b,"topics":[%b]}' % (head[:-1], b",".join(rows)))
 
 

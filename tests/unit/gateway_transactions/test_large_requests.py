@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import anyio
 import pytest
 
 from kclient.errors import ErrorCode as E
+from kclient.gateway.groups import transactional
+from kclient.gateway.rows.groups import CommittedOffset
+from kclient.gateway.rows.pending import PendingOffset, PendingOffsets, decode_pending, encode_pending_steps
 from kclient.protocol import messages as m
 from kclient.protocol.message import ApiMessage
+from kclient.types import TopicPartition
 from tests.gateway_wire import connect, running
 from tests.unit.gateway_transactions.test_group_offsets import settled
 from tests.unit.gateway_transactions.transacting import ByHand
@@ -108,3 +113,41 @@ async def test_only_so_many_groups_join_one_transaction() -> None:
         assert await producer.end() == 0
         assert await settled(wire, f"0{long}") == 7
         assert await producer.offsets(f"{fit}{long}", {("t", 0): 7}) == 0
+
+
+def test_the_row_of_many_offsets_is_made_in_steps() -> None:
+    offset = PendingOffset(CommittedOffset(7, 3, 'as "JSON"', 5), bytes(range(16)))
+    places = [TopicPartition(topic, number) for topic in ("t", "u") for number in range(5_000)]
+    pending = PendingOffsets("g", "x", dict.fromkeys(places, offset))
+    steps = encode_pending_steps(pending)
+    count = 0
+    try:
+        while True:
+            next(steps)
+            count += 1
+    except StopIteration as end:
+        found = decode_pending(end.value, "g", "x")
+    assert found.offsets == pending.offsets
+    assert count > 50
+
+
+async def test_a_few_offsets_cost_little_beside_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has been taken before is not read again for each request."""
+    count, read = 2_000, 0
+
+    def decode(*arguments: Any) -> PendingOffsets:
+        nonlocal read
+        read += 1
+        return decode_pending(*arguments)
+
+    monkeypatch.setattr(transactional, "decode_pending", decode)
+    async with running() as (_, wire):
+        await wire.create("t", count)
+        producer = ByHand(wire, "x")
+        await producer.init()
+        assert await producer.offsets("g", {("t", number): 1 for number in range(count)}) == 0
+        for number in range(5):
+            assert await producer.offsets("g", {("t", number): 2}) == 0
+        assert read == 0
+        assert await producer.end() == 0
+        assert [await settled(wire, "g", "t", number) for number in (0, 4, 5, count - 1)] == [2, 2, 1, 1]
