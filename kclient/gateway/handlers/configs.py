@@ -149,7 +149,7 @@ class DescribeConfigsHandler(Handler):
             _check_broker(self._node_id, resource.resource_name)
             for name, setting in BROKER_SETTINGS.items():
                 yield setting, list(origins.origins(name))
-            for setting, tell in self._standing.told:
+            for setting, tell in self._standing.told if resource.resource_name else ():  # of this one, not of all
                 if asked is None or setting.name in asked:
                     yield setting, [Origin(setting.name, tell(), SOURCE_STATIC_BROKER)]
         else:
