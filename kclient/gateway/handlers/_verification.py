@@ -88,6 +88,8 @@ class Verifications:
         self._version = version
         self._add = version >= _ADDS_PARTITIONS_SINCE
         self._wanted: dict[_Key, tuple[Partition, BatchHeader]] = {}
+        self._logs: dict[_Key, PartitionLog] = {}
+        """In which it was looked whether the coordinator has to be asked."""
         self._asked: dict[_Key, _Asked] = {}
         self._errors: dict[_Key, KafkaError] = {}
         self._closed = False
@@ -118,6 +120,7 @@ class Verifications:
                 except KafkaError as error:
                     self._errors[key] = error
                     continue
+                self._logs[key] = log
                 if verification is not None:
                     self._asked[key] = _Asked(log, verification)
             if self._asked and not self._closed:
@@ -168,8 +171,11 @@ class Verifications:
         """
         key = _key(partition_id, header)
         asked, error = self._asked.get(key), self._errors.get(key)
-        if error is None and asked is not None and asked.log is not partition.log:
-            error = NotLeaderOrFollowerError(f"{partition} was opened anew while its transaction was verified")
+        looked = self._logs.get(key) is partition.log
+        if error is None and header.is_transactional and header.producer_id >= 0 and not looked:
+            error = NotLeaderOrFollowerError(
+                f"{partition} came here, or was opened, while its transaction was verified"
+            )
         if error is not None:
             if error.retriable:
                 partition.log.refuse(header, self._clock.wall_ms())

@@ -13,8 +13,9 @@ import pytest
 
 import kclient
 from kclient import TopicPartition
-from kclient.errors import ErrorCode
+from kclient.errors import ErrorCode, NotLeaderOrFollowerError
 from kclient.gateway import Gateway, aborted, assembly
+from kclient.gateway.handlers.produce import ProduceHandler
 from kclient.gateway.partition_id import PartitionId
 from kclient.gateway.partition_states import State
 from kclient.gateway.rows.keys import ABORTED
@@ -256,6 +257,27 @@ async def test_a_first_batch_that_could_not_be_verified_comes_before_those_behin
         assert await wire.values("t") == [b"plain", b"0", b"1"]
         await wire.aclose()
         await other.aclose()
+
+
+async def test_a_partition_that_comes_amid_the_request_was_not_verified(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Led elsewhere when the coordinator is asked, and here when the batch is appended: it is to be sent again."""
+    async with transacting(monkeypatch) as (_, wire, _, transactor):
+        await wire.create("t")
+        transactor.begin()
+        find, asked = ProduceHandler._partition, 0
+
+        def partition(self: ProduceHandler, *arguments: Any) -> Any:
+            nonlocal asked
+            asked += 1
+            if asked == 1:
+                raise NotLeaderOrFollowerError("another gateway leads it")
+            return find(self, *arguments)
+
+        monkeypatch.setattr(ProduceHandler, "_partition", partition)
+        assert await transactor.send("t", b"a") == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert await transactor.send("t", b"a") == ErrorCode.NONE
+        await transactor.end(committed=True)
+        assert await committed_values(wire, "t") == [b"a"]
 
 
 async def test_a_partition_that_is_named_often_leaves_no_verification(monkeypatch: pytest.MonkeyPatch) -> None:
