@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 T0 = TopicPartition("t", 0)
 TOPIC = ConfigResource(ConfigResourceType.TOPIC, "t")
 
-SPEC = AbortTransactionSpec(T0, 7, 0, 0)
+SPEC = AbortTransactionSpec(TopicPartition("old", 0), 7, 0, 0)
 
 
 async def whatever_is_answered(call: Awaitable[Any]) -> None:

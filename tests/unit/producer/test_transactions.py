@@ -23,7 +23,6 @@ from kclient.errors import (
     TopicAuthorizationError,
     TransactionAbortableError,
     TransactionAbortedError,
-    TransactionalIdAuthorizationError,
 )
 from kclient.protocol.messages import (
     AddOffsetsToTxnRequest,
@@ -34,7 +33,6 @@ from kclient.protocol.messages import (
     TxnOffsetCommitRequest,
 )
 from kclient.protocol.registry import ApiKey
-from kclient.testing import memory_broker
 from kclient.types import ConsumerGroupMetadata, TopicPartition
 from tests.fake_kafka import FakeKafka, Fault
 from tests.fake_transactions import FakeTransactions, Trouble
@@ -220,15 +218,6 @@ async def test_a_second_producer(version: int) -> None:
             async with second.transaction():
                 await second.send("t", b"second")
             assert coordinator.visible() == [b"second"]
-
-
-async def test_a_gateway_refuses_it() -> None:
-    with memory_broker() as address:
-        async with Producer(bootstrap_servers=address, transactional_id="id") as producer:
-            with pytest.raises(TransactionalIdAuthorizationError, match="a kclient gateway, which has no transactions"):
-                await producer.init_transactions()
-            with pytest.raises(TransactionalIdAuthorizationError):
-                await producer.send("t", b"x")
 
 
 async def test_a_time_out_that_is_more_than_brokers_allow() -> None:

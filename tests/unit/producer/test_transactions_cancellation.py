@@ -86,7 +86,7 @@ async def test_a_block(version: int) -> None:
     """Aborted, or committed by whoever asks again; the offsets with the records."""
 
     async def scenario(cancelled: Cancelled) -> None:
-        async with transacting(version, begin=False) as (coordinator, producer):
+        async with transacting(version, begun=False) as (coordinator, producer):
 
             async def work() -> None:
                 async with producer.transaction():
