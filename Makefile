@@ -85,7 +85,7 @@ check: $(STAMP)
 # What needs no server: two processes share it, a test at a time. Of the rest each takes whole files, with its own Kafka of
 # each version.
 ALONE = tests/simulation tests/unit tests/fuzz
-SERVED = tests $(ALONE:%=--ignore=%) -m "not long" -n 2 --dist loadfile
+SERVED = tests $(ALONE:%=--ignore=%) -m "not long" -n 2 --dist loadgroup
 
 ## make test         set up, then lint and every test
 test: $(STAMP) lint

@@ -230,6 +230,12 @@ def _in_turn(item: pytest.Item) -> bool:
     return (loop[0] == "trio") != ((store is not None and store[0] == "embedded") != other)
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """With `--dist loadgroup` a process takes whole files, unless they say otherwise."""
+    if getattr(item.config.option, "loadgroup", False) and item.get_closest_marker("xdist_group") is None:
+        item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """With `--one-loop` and `--one-store` the names of tests decide where they run, so that it is always the same.

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import pytest
 
 from kclient.protocol.message import ApiMessage
 from kclient.protocol.messages import (
@@ -28,6 +29,8 @@ from tests.kafka_server import KafkaServer, Place, free_ports
 from tests.wire_session import wire_session
 
 NODES = (1, 2, 3)
+ONE_CLUSTER = pytest.mark.xdist_group("three brokers")
+"""Of tests with such clusters: where several processes run tests, one of them takes all these, and starts each once."""
 
 _OVERRIDES = {
     "broker.session.timeout.ms": "3000",  # a dead broker is noticed soon

@@ -16,9 +16,9 @@ from kclient.sync import Admin, Consumer
 from kclient.types import TopicPartition
 from tests.cluster_clients import Clients
 from tests.cluster_trouble import Trouble
-from tests.kafka_cluster import KafkaCluster
+from tests.kafka_cluster import ONE_CLUSTER, KafkaCluster
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(1200), ONE_CLUSTER]
 
 PARTITIONS = 100
 REPLICATION = 3

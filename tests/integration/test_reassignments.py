@@ -18,9 +18,9 @@ from kclient.errors import (
 )
 from kclient.sync import Admin, Producer
 from kclient.types import TopicPartition
-from tests.kafka_cluster import KafkaCluster
+from tests.kafka_cluster import ONE_CLUSTER, KafkaCluster
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300), ONE_CLUSTER]
 
 
 def until(true: Callable[[], bool]) -> None:

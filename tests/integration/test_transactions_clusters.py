@@ -12,9 +12,9 @@ import kclient
 from kclient.admin import Admin, NewTopic
 from kclient.errors import KafkaError, KafkaTimeoutError, TransactionAbortableError
 from kclient.types import ConsumerGroupMetadata, TopicPartition
-from tests.kafka_cluster import NODES, KafkaCluster
+from tests.kafka_cluster import NODES, ONE_CLUSTER, KafkaCluster
 
-pytestmark = [pytest.mark.anyio, pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.anyio, pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600), ONE_CLUSTER]
 
 PARTITIONS = 6
 
