@@ -6,11 +6,12 @@ import os
 import random
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import psutil
@@ -117,12 +118,25 @@ def test_one_that_is_killed_is_followed(tmp_path: Path) -> None:
         load.check(read_numbers(servers([one, two]), "t", PARTITIONS))
 
 
+def stop_between_commits(process: GatewayProcess, data: Path) -> None:
+    """SIGSTOP, but not amid a transaction of the manager's database: nobody could commit until it goes on."""
+    while True:
+        os.kill(process.pid, signal.SIGSTOP)
+        try:
+            with closing(sqlite3.connect(data / "mgr" / "mgr.db", timeout=2, isolation_level=None)) as database:
+                database.execute("BEGIN IMMEDIATE")
+                database.execute("ROLLBACK")
+            return
+        except sqlite3.OperationalError:
+            os.kill(process.pid, signal.SIGCONT)
+
+
 def test_one_that_was_stopped_beyond_its_lease_writes_nothing_that_is_lost(tmp_path: Path) -> None:
     with gateways(tmp_path / "data", 1, 2) as (one, two):
         wait_for_leaders(one.bootstrap, 1, 2)
         with NumberedLoad(servers([one, two]), "t", partitions=PARTITIONS, size=10) as load:
             load.wait_for(2000)
-            os.kill(one.pid, signal.SIGSTOP)
+            stop_between_commits(one, tmp_path / "data")
             try:
                 wait_for_leaders(two.bootstrap, 2)
             finally:
