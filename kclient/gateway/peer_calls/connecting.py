@@ -47,7 +47,7 @@ async def connect_to(
             else:
                 try:
                     await connection.negotiate()
-                except BaseException:
+                except BaseException:  # cancelled too: it does not stay open
                     connection.close()
                     raise
                 return connection

@@ -126,7 +126,7 @@ class PeerLane(Generic[W, K]):
             self._running = True
             try:
                 self._spawn(self._open, name=f"connect to {self._name}")
-            except BaseException:
+            except BaseException:  # the gateway is closing: nobody connects, and whoever asks next tries anew
                 self._running = False
                 raise
 

@@ -355,7 +355,7 @@ def _transaction(connection: Connection) -> Iterator[None]:
     transaction = connection.begin()
     try:
         yield
-    except BaseException:
+    except BaseException:  # whatever it is, the next transaction begins with nothing of this one
         transaction.rollback()
         raise
     try:
