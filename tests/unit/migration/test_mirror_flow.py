@@ -158,7 +158,7 @@ async def test_no_more_is_in_memory_than_it_is_told(monkeypatch: pytest.MonkeyPa
                 assert most <= memory + memory // 2
                 gates.open()
                 await caught_up(mirror)
-                assert mirror.queued == 0
+                await until(lambda: mirror.queued == 0)  # what is acknowledged last is settled a turn later
                 mirror.stop()
         assert 0 < max(asked) <= memory // 4
         assert await _equal(source, target.bootstrap) == 40 * partitions
