@@ -51,7 +51,7 @@ class TopicInterest:
 
     # ------------------------------------------------------------------ tracked
 
-    def track(self, topics: Iterable[str], now: float, *, create: bool) -> bool:
+    def track(self, topics: Iterable[str], now: float, *, create: bool) -> list[str]:
         """Track topics, or mark them as used.
 
         Args:
@@ -60,18 +60,18 @@ class TopicInterest:
             create: Whether those that are new are created where they are missing, until they were found once.
 
         Returns:
-            Whether one of them is new.
+            Those that are new.
         """
-        fresh = False
+        fresh: list[str] = []
         for topic in topics:
             if topic not in self._tracked:
-                fresh = True
+                fresh.append(topic)
                 if create:
                     self._wanted.add(topic)
             self._tracked[topic] = now
         return fresh
 
-    def track_only(self, topics: Iterable[str], now: float, *, create: bool) -> bool:
+    def track_only(self, topics: Iterable[str], now: float, *, create: bool) -> list[str]:
         """As `track`, and track no others any more."""
         wanted = list(topics)
         for topic in self._tracked.keys() - set(wanted):

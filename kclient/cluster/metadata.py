@@ -144,8 +144,6 @@ class MetadataCache:
         in_use: Callable[[], Collection[str]] = tuple,
     ) -> None:
         self.snapshot: ClusterSnapshot = ClusterSnapshot()
-        self.version: int = 0
-        """Grows with each answer; a waiter compares it to see whether there is news."""
         self.all_topics = False
         """Whether every topic of the cluster is of interest (pattern subscriptions)."""
         self.begun: int = 0
@@ -159,6 +157,10 @@ class MetadataCache:
         self._last_success: float | None = None
         self._allowed_at = -inf
         self._urgent = False
+        self._fresh: dict[str, None] = {}
+        """New topics, which nobody has asked for yet."""
+        self._partial = False
+        """Whether the newest request is for new topics only."""
         self._failures = 0
 
     # ------------------------------------------------------------------ topics of interest
@@ -169,19 +171,24 @@ class MetadataCache:
         return self._interest.topics
 
     def track(self, topics: Iterable[str], now: float, *, create: bool = True) -> bool:
-        """Add topics of interest, or mark them as used; see `TopicInterest.track`."""
-        return self._asked_for(self._interest.track(topics, now, create=create))
+        """Add topics of interest, or mark them as used; see `TopicInterest.track`.
+
+        Those that are new are asked for alone (KIP-526).
+
+        Returns:
+            Whether one of them is new.
+        """
+        fresh = self._interest.track(topics, now, create=create)
+        self._fresh.update(dict.fromkeys(fresh))
+        return bool(fresh)
 
     def track_only(self, topics: Iterable[str], now: float, *, create: bool = True) -> bool:
         """Replace the topics of interest; True if one of them is new."""
         fresh = self._interest.track_only(topics, now, create=create)
         self._leave_out()
-        return self._asked_for(fresh)
-
-    def _asked_for(self, fresh: bool) -> bool:
         if fresh:
             self.request_update(urgent=True)
-        return fresh
+        return bool(fresh)
 
     def touch(self, topics: Iterable[str], now: float) -> None:
         """Mark topics of interest as used."""
@@ -218,12 +225,16 @@ class MetadataCache:
     # ------------------------------------------------------------------ when to ask
 
     def request_update(self, *, urgent: bool = False) -> None:
-        """Ask for fresh metadata; `urgent` skips the back-off since the last request (there is a new topic)."""
+        """Ask for all that is of interest; `urgent` skips the back-off since the last request."""
         self._requested = True
         self._urgent = self._urgent or urgent
 
     def next_update(self, now: float) -> float:
         """When the next request is due: `now` or earlier means at once."""
+        return now if any(name in self._interest for name in self._fresh) else self._next_full(now)
+
+    def _next_full(self, now: float) -> float:
+        """When all that is of interest is to be asked for."""
         if self._requested or self._last_success is None:
             return now if self._urgent else max(self._allowed_at, now)
         return max(self._last_success + self._max_age, self._allowed_at, now)
@@ -235,12 +246,22 @@ class MetadataCache:
 
     # ------------------------------------------------------------------ answers
 
-    def begin_update(self, now: float) -> int:
-        """A request goes out; what is asked for from now on needs another one. Returns the version to beat."""
+    def begin_update(self, now: float) -> list[str] | None:
+        """A request goes out; what is asked for from now on needs another one.
+
+        Returns:
+            The topics to ask for, of which `update` is told: only those that are new, where the others need not be
+            asked for yet; None for every topic of the cluster.
+        """
+        fresh = [name for name in self._fresh if name in self._interest]
+        self._fresh.clear()
         self.begun += 1
-        self._requested = self._urgent = False
+        if fresh and not self.all_topics and self._next_full(now) > now:
+            self._partial = True
+            return fresh
+        self._partial = self._requested = self._urgent = False
         self._delay(now)
-        return self.version
+        return None if self.all_topics else self.topics
 
     def fail_update(self, now: float) -> None:
         """The request failed."""
@@ -288,9 +309,11 @@ class MetadataCache:
             errors=errors,
             names=_names(topics),
         )
-        self.version += 1
         self.answered = self.begun
-        self._last_success = now
+        if not self._partial:
+            self._last_success = now
+        elif not again:
+            return self.snapshot  # how it stands with the others is not known
         # a topic that is being created or a partition without a leader: ask again, ever less often
         self._failures = self._failures + 1 if again else 0
         self._requested = self._requested or again

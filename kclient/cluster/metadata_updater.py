@@ -120,9 +120,8 @@ class MetadataUpdater:
         """Ask one broker for metadata; a failure is remembered for those who wait."""
         self._wake = Completion()
         cache = self._cache
-        cache.begin_update(self._clock())
+        asked = cache.begin_update(self._clock())
         self.trial = Trial()
-        asked = None if cache.all_topics else cache.topics
         try:
             response = await self._ask(asked)
         except KafkaError as error:
@@ -153,7 +152,11 @@ class MetadataUpdater:
     async def _ask(self, topics: list[str] | None) -> MetadataResponse:
         """Ask for topics, all if None, and for those apart that asking is to create."""
         create = self._cache.to_create() if self._allow_creation else set[str]()
-        requests = [_metadata_request(None if topics is None else [name for name in topics if name not in create])]
+        if topics is not None:
+            create.intersection_update(topics)
+        requests: list[MetadataRequest] = []
+        if topics is None or len(create) < len(topics) or not topics:
+            requests.append(_metadata_request(None if topics is None else [t for t in topics if t not in create]))
         if create:
             requests.append(_metadata_request(sorted(create), create=True))
 

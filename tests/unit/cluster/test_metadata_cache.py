@@ -163,6 +163,61 @@ def test_a_new_topic_is_urgent_and_a_known_one_is_not(cache: MetadataCache) -> N
     assert cache.next_update(10.0) > 11.0
 
 
+def test_new_topics_are_asked_for_alone(cache: MetadataCache) -> None:
+    """KIP-526: a producer to very many topics would ask for ever more of them again and again."""
+    learn(cache, topic("t", partition()), now=10.0)
+    cache.track(["u", "v"], 11.0)
+    assert cache.next_update(11.0) == 11.0
+    assert cache.begin_update(11.0) == ["u", "v"]
+    cache.update(answer(topic("u", partition()), topic("v", partition())), 11.0, asked=["u", "v"])
+    assert set(cache.snapshot.topics) == {"t", "u", "v"}
+    assert cache.next_update(12.0) == 310.0, "the others are as old as they were"
+    assert cache.begin_update(310.0) == ["t", "u", "v"]
+
+
+def test_new_topics_are_asked_for_with_the_others_where_those_are_due(cache: MetadataCache) -> None:
+    learn(cache, topic("t", partition()), now=10.0)
+    cache.request_update()
+    cache.track(["u"], 10.0)
+    assert cache.begin_update(10.05) == ["u"], "amid the back-off of the others"
+    cache.update(answer(topic("u", partition())), 10.05, asked=["u"])
+    cache.track(["v"], 10.2)
+    assert cache.begin_update(10.2) == ["t", "u", "v"]
+    cache.update(answer(topic("t", partition())), 10.2, asked=["t", "u", "v"])
+    cache.request_update(urgent=True)
+    cache.track(["w"], 10.2)
+    assert cache.begin_update(10.2) == ["t", "u", "v", "w"]
+
+
+def test_new_topics_are_asked_for_with_all_where_all_are_of_interest(cache: MetadataCache) -> None:
+    learn(cache, topic("t", partition()), now=10.0)
+    cache.all_topics = True
+    cache.track(["u"], 10.0)
+    assert cache.begin_update(10.0) is None
+
+
+def test_a_new_topic_without_interest_any_more_is_not_asked_for(cache: MetadataCache) -> None:
+    learn(cache, topic("t", partition()), now=10.0)
+    cache.track(["u"], 11.0)
+    cache.track_only(["t"], 11.0)
+    assert cache.next_update(11.0) == 310.0
+
+
+def test_new_topics_that_are_missing_or_failed_are_asked_for_again(cache: MetadataCache) -> None:
+    learn(cache, topic("t", partition()), now=10.0)
+    cache.track(["u"], 11.0)
+    cache.begin_update(11.0)
+    cache.update(answer(topic("u", code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)), 11.0, asked=["u"])
+    assert cache.next_update(11.0) == pytest.approx(11.1)
+    assert cache.begin_update(11.1) == ["t", "u"]
+    cache.update(answer(topic("t", partition()), topic("u", partition())), 11.1, asked=["t", "u"])
+    cache.track(["v"], 12.0)
+    cache.begin_update(12.0)
+    cache.fail_update(12.0)
+    assert cache.next_update(12.0) == pytest.approx(12.1)
+    assert cache.begin_update(12.1) == ["t", "u", "v"]
+
+
 def test_a_request_made_while_one_is_under_way_is_not_lost(cache: MetadataCache) -> None:
     cache.begin_update(10.0)
     cache.track(["t"], 10.0)
