@@ -2,22 +2,44 @@
 
 `ProducerConfig`, `ConsumerConfig` and `AdminConfig` are frozen dataclasses; their `parse` takes arguments in
 snake_case, a mapping with Kafka's dotted names, or a properties file.
+
+They are imported when they are used: the gateway needs the kinds of settings alone (`config.setting`).
 """
 
-from kclient.config.admin import AdminConfig as AdminConfig
-from kclient.config.common import ClientConfig as ClientConfig
-from kclient.config.common import ConfigInput as ConfigInput
-from kclient.config.consumer import ConsumerConfig as ConsumerConfig
-from kclient.config.producer import ProducerConfig as ProducerConfig
-from kclient.config.properties import parse_properties as parse_properties
-from kclient.config.setting import Setting as Setting
+import importlib
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "AdminConfig",
-    "ClientConfig",
-    "ConfigInput",
-    "ConsumerConfig",
-    "ProducerConfig",
-    "Setting",
-    "parse_properties",
-]
+if TYPE_CHECKING:
+    from kclient.config.admin import AdminConfig as AdminConfig
+    from kclient.config.common import ClientConfig as ClientConfig
+    from kclient.config.common import ConfigInput as ConfigInput
+    from kclient.config.consumer import ConsumerConfig as ConsumerConfig
+    from kclient.config.producer import ProducerConfig as ProducerConfig
+    from kclient.config.properties import parse_properties as parse_properties
+    from kclient.config.setting import Setting as Setting
+
+_EXPORTS = {
+    "AdminConfig": "kclient.config.admin",
+    "ClientConfig": "kclient.config.common",
+    "ConfigInput": "kclient.config.common",
+    "ConsumerConfig": "kclient.config.consumer",
+    "ProducerConfig": "kclient.config.producer",
+    "Setting": "kclient.config.setting",
+    "parse_properties": "kclient.config.properties",
+}
+
+__all__ = sorted(_EXPORTS)  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+if not TYPE_CHECKING:  # else the checkers would believe that every name exists
+
+    def __getattr__(name: str) -> Any:
+        if name in _EXPORTS:
+            value = getattr(importlib.import_module(_EXPORTS[name]), name)
+            globals()[name] = value
+            return value
+        raise AttributeError(f"module 'kclient.config' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_EXPORTS})
