@@ -235,6 +235,7 @@ def test_values(of: tuple[type, str], value: Shown) -> None:
     attempt(f"{kind.__name__}({name}={value!r})", lambda: kind(**{**VALUES[kind], name: value.value}))
 
 
+@pytest.mark.slow
 @settings(examples(100), suppress_health_check=list(HealthCheck))
 @given(odd.filter(lambda value: not isinstance(value, int | float)).map(Shown))
 def test_waiting_for_deliveries(value: Shown) -> None:

@@ -86,6 +86,7 @@ def test_importing_the_package_imports_neither_client_nor_gateway() -> None:
     assert rooms.isdisjoint({"producer", "consumer", "admin", "gateway", "htp", "protocol", "records", "sync"})
 
 
+@pytest.mark.slow
 def test_the_gateway_starts_without_the_settings_of_clients() -> None:
     """It would take a twentieth of a second longer to listen."""
     loaded = loaded_after("from kclient import Gateway")

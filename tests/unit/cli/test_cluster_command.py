@@ -57,6 +57,7 @@ def objects(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[Any]:
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
+@pytest.mark.slow
 def test_it_shows_who_leads_what(admin: Admin, capsys: pytest.CaptureFixture[str]) -> None:
     (found,) = objects(capsys, "status")
     assert [broker["broker"] for broker in found["brokers"]] == [1, 2]

@@ -45,6 +45,7 @@ async def _values(data: Path) -> list[list[bytes]]:
         return [await wire.values("orders", partition=number) for number in range(2)]
 
 
+@pytest.mark.slow
 def test_there_and_back(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = state_of(data)
     assert run(["store", "backup", str(data), str(tmp_path / "new" / "backup")]) == 0
@@ -309,6 +310,7 @@ def test_every_damaged_file_is_named(
         shutil.rmtree(damaged)
 
 
+@pytest.mark.slow
 def test_a_damaged_manifest(backup: Path, tmp_path: Path) -> None:
     manifest = backup / "manifest.json"
     content = manifest.read_bytes()

@@ -50,6 +50,7 @@ def state_of(data: Path) -> dict[str, tuple[int, int]]:
     return {str(path): (path.stat().st_mtime_ns, path.stat().st_size) for path in data.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 def test_a_sound_directory_is_as_it_was(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = state_of(data)
     assert run(["store", "verify", str(data)]) == 0

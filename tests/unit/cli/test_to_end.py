@@ -157,6 +157,7 @@ def test_a_place_to_go_on_that_is_given_counts(
     assert f"old {COUNT - 1}" not in capfd.readouterr().out
 
 
+@pytest.mark.slow
 def test_several_topics_that_go_at_once(
     address: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

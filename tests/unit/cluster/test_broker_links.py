@@ -287,6 +287,7 @@ async def test_a_cancelled_attempt_leaves_the_link_usable() -> None:
 EVENTS = ("connect", "connected", "failed", "broke", "closed")
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 async def test_no_order_of_events_is_illegal() -> None:
     """Whatever the network does, and whenever the broker leaves: the link is in a legal state, and its owner lives."""

@@ -105,6 +105,7 @@ def test_malformed_jaas_is_named_and_not_shown(text: str, reason: str) -> None:
     assert str(caught.value).startswith("sasl.jaas.config: ")
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(st.text("Xr ;=\"'\\/*\n.a", max_size=40) | st.text(max_size=40))
 def test_any_text_is_read_or_refused(text: str) -> None:

@@ -69,6 +69,7 @@ async def drain(consumer: kclient.Consumer, count: int) -> list[int]:
 # ------------------------------------------------------------------ reading
 
 
+@pytest.mark.slow
 async def test_a_group_member_reads_everything_in_order(address: str) -> None:
     await fill(address)
     async with reading(address, "t", group_id="g") as consumer:

@@ -47,6 +47,7 @@ async def rest(consumer: kclient.Consumer, values: list[int]) -> list[int]:
     return values
 
 
+@pytest.mark.slow
 async def test_poll() -> None:
     async def scenario(cancelled: Cancelled) -> None:
         with memory_broker() as address:
@@ -82,6 +83,7 @@ async def test_poll_arrow_and_iteration() -> None:
     assert await at_every_checkpoint(scenario) >= 3
 
 
+@pytest.mark.slow
 async def test_commit() -> None:
     async def scenario(cancelled: Cancelled) -> None:
         with memory_broker() as address:
@@ -135,6 +137,7 @@ async def test_the_life_of_a_member_and_what_the_next_one_gets(auto: bool) -> No
     assert await at_every_checkpoint(scenario) > 5
 
 
+@pytest.mark.slow
 async def test_unsubscribe_and_close() -> None:
     async def scenario(cancelled: Cancelled) -> None:
         with memory_broker() as address:
@@ -204,6 +207,7 @@ async def test_lookups(name: str) -> None:
     assert await at_every_checkpoint(scenario) >= 1
 
 
+@pytest.mark.slow
 async def test_start_in_a_group() -> None:
     async def scenario(cancelled: Cancelled) -> None:
         with memory_broker() as address:
@@ -239,6 +243,7 @@ async def test_a_cancelled_scope_around_the_consumer_leaves_the_group() -> None:
                     await anyio.sleep(0.01)
 
 
+@pytest.mark.slow
 async def test_the_poll_after_enforce_rebalance() -> None:
     async def scenario(cancelled: Cancelled) -> None:
         with memory_broker() as address:

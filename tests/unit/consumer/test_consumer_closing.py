@@ -440,6 +440,7 @@ def in_threads(*functions: Callable[[], object]) -> None:
         assert not thread.is_alive()
 
 
+@pytest.mark.slow
 def test_two_threads_close(kafka: ReadableKafka) -> None:
     for _ in range(20):
         kafka.committed.clear()

@@ -245,6 +245,7 @@ async def test_a_commit_before_a_rebalance_holds_up_no_later_subscription() -> N
                 await consumer.poll(TIMEOUT)
 
 
+@pytest.mark.slow
 async def test_a_deleted_topic_holds_up_neither_a_rebalance_nor_close() -> None:
     async with ReadableKafka({"t": 1, "u": 1}) as kafka, reading(kafka) as consumer:
         await settled(kafka, consumer)

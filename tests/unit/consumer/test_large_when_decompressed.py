@@ -48,6 +48,7 @@ def test_lists(bomb: str) -> None:
     assert offsets == list(range(COUNT))
 
 
+@pytest.mark.slow
 def test_many_partitions_share_the_bound(bomb: str) -> None:
     """Each partition alone holds less than what is opened at most, all of them far more."""
     partitions = [TopicPartition("wide", number) for number in range(20)]

@@ -183,6 +183,7 @@ def _little_is_opened_at_once() -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 @examples(300)
 @given(
     sizes=st.lists(st.sampled_from(SIZES), min_size=1, max_size=4),

@@ -325,6 +325,7 @@ async def test_what_is_not_there_is_told_at_once() -> None:
         assert await wire.commit("g", "t", 1, 1) == 0
 
 
+@pytest.mark.slow
 async def test_topics_of_a_request_are_deleted_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is durable before the answer; one after the other, a hundred of them take seconds."""
     async with running() as (gateway, wire):

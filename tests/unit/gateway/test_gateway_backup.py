@@ -139,6 +139,7 @@ async def test_while_everything_changes(tmp_path: Path, durability: str, capsys:
         await _check(restored, *state)
 
 
+@pytest.mark.slow
 async def test_what_the_owner_appends_and_removes_after_the_moment(tmp_path: Path) -> None:
     data = tmp_path / "data"
     async with running(f"embedded:{data}") as (gateway, wire):
@@ -170,6 +171,7 @@ async def test_what_the_owner_appends_and_removes_after_the_moment(tmp_path: Pat
         assert await wire.values("gone") == [b"x"]
 
 
+@pytest.mark.slow
 async def test_several_brokers_are_looked_at_in_one_moment(tmp_path: Path) -> None:
     data = tmp_path / "data"
     async with running(f"embedded:{data}", brokers=3, mapping="broker") as (_, wire):
@@ -239,6 +241,7 @@ async def test_more_files_than_the_owner_can_wait_for(tmp_path: Path, monkeypatc
         assert await wire.commit("g", "t", 1) == 0, "the rows are free again"
 
 
+@pytest.mark.slow
 async def test_links_of_a_backup_that_was_killed_go_at_the_next_start(tmp_path: Path) -> None:
     data = tmp_path / "data"
     async with running(f"embedded:{data}") as (_, wire):
@@ -255,6 +258,7 @@ async def test_links_of_a_backup_that_was_killed_go_at_the_next_start(tmp_path: 
     assert not list(data.glob("brk-0/backup-*"))
 
 
+@pytest.mark.slow
 async def test_the_cut_end_of_a_store_that_was_killed(tmp_path: Path) -> None:
     """Nobody uses it, and nobody has looked at it since: what is there is what the next start would find."""
     data = tmp_path / "data"

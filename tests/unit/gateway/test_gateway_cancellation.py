@@ -50,6 +50,7 @@ async def check(store: str) -> None:
                 assert (await wire.produce(name, batch_of(b"a"), partition)).base_offset == 0
 
 
+@pytest.mark.slow
 @pytest.mark.domains
 async def test_a_life_cut_off_at_any_point() -> None:
     async def scenario(cancelled: Cancelled) -> None:

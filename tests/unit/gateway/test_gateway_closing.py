@@ -95,6 +95,7 @@ async def full(*_args: object, **_options: object) -> None:
     raise StorageFullError("database or disk is full")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given_back", [True, False])
 async def test_a_store_that_takes_no_checkpoint_is_free_all_the_same(
     given_back: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

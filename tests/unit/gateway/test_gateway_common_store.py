@@ -47,6 +47,7 @@ async def test_all_have_to_be_given_the_same(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.slow
 async def test_another_event_loop_opens_it_for_itself(tmp_path: Path) -> None:
     url = f"embedded:{tmp_path / 'data'}"
     outcome: list[BaseException | None] = []
@@ -89,6 +90,7 @@ async def test_alone_is_for_directories() -> None:
             Gateway(store, alone=True)
 
 
+@pytest.mark.slow
 async def test_one_whose_start_is_cancelled_keeps_it_open_for_nobody(tmp_path: Path) -> None:
     """At any of its checkpoints; whoever comes then has the store."""
     url = f"embedded:{tmp_path / 'data'}"
@@ -106,6 +108,7 @@ async def test_one_whose_start_is_cancelled_keeps_it_open_for_nobody(tmp_path: P
             pass
 
 
+@pytest.mark.slow
 async def test_many_start_and_close_at_once(tmp_path: Path) -> None:
     url = f"embedded:{tmp_path / 'data'}"
 

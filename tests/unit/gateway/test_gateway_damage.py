@@ -498,6 +498,7 @@ def first_format(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"embedded:{tmp_path / 'data'}"
 
 
+@pytest.mark.slow
 async def test_a_store_of_the_first_version(first_format: str, caplog: pytest.LogCaptureFixture) -> None:
     for life in range(2):
         async with running(first_format, config={"node.id": 1}) as (gateway, wire):

@@ -55,6 +55,7 @@ def sizes(answer: FetchResponse) -> dict[str, int]:
     return {topic.topic: len(topic.partitions[0].records or b"") for topic in answer.responses}
 
 
+@pytest.mark.slow
 async def test_a_batch_larger_than_a_connection_may_hold_is_fetched(store: str) -> None:
     await fill(store, 10 * MIB)
     async with running(store, config=LEAST) as (gateway, wire):
@@ -123,6 +124,7 @@ async def test_what_is_compressed_may_hold_more() -> None:
         assert (await wire.produce("t", incompressible)).error_code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("acks", [-1, 0])
 async def test_batches_of_one_request_are_made_anew_one_after_the_other(acks: int) -> None:
     """Together they take more than one connection may hold: those that are stored make room."""

@@ -43,6 +43,7 @@ async def answer(gateway: Gateway, request: ApiMessage, version: int) -> Any:
         await wire.aclose()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS.keys())
 async def test_every_request_is_answered(text: str) -> None:
     async with running() as (gateway, _):

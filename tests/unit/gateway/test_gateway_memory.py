@@ -84,6 +84,7 @@ async def codes(wire: Wire, request: OffsetCommitRequest) -> set[int]:
     return {row.error_code for row in answer.topics[0].partitions}
 
 
+@pytest.mark.slow
 @pytest.mark.many_partitions
 async def test_offsets_beyond_their_part_are_refused_and_those_there_are_stay(caplog: pytest.LogCaptureFixture) -> None:
     async with running(config=LEAST) as (gateway, wire):
@@ -107,6 +108,7 @@ async def test_offsets_beyond_their_part_are_refused_and_those_there_are_stay(ca
         assert held(gateway, "committed offsets") <= 4000, "the group is there yet"
 
 
+@pytest.mark.slow
 @pytest.mark.many_partitions
 async def test_metadata_of_offsets_that_are_there_does_not_grow_without_limit() -> None:
     async with running(config=LEAST) as (gateway, wire):

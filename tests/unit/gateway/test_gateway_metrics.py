@@ -81,6 +81,7 @@ async def test_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert found["shared_topic_retained_bytes"] == {}
 
 
+@pytest.mark.slow
 async def test_where_the_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Files, "free_bytes", lambda _files, _directory: 5_000)
     config = {"log.dir.min.free.bytes": "4000000"}
@@ -233,6 +234,7 @@ async def test_who_is_slow_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
         assert await rest_of(stream) == b""
 
 
+@pytest.mark.slow
 async def test_who_does_not_read_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     made = 0
 

@@ -36,6 +36,7 @@ def numbered(number: int) -> dict[str, Any]:
     return {"config": {"node.id": number}}
 
 
+@pytest.mark.slow
 async def test_everything_is_served_under_another_number(url: str) -> None:
     epochs = []
     for life, number in enumerate((5, 5, 5, 2, 9, 2)):

@@ -227,6 +227,7 @@ async def test_a_fetch_waits_for_memory_rather_than_bring_nothing() -> None:
         hog.close()
 
 
+@pytest.mark.slow
 async def test_nothing_of_a_fetch_waits_for_the_collector() -> None:
     """It may not run for minutes: what was read would be held long after it counts no more."""
 
@@ -259,6 +260,7 @@ async def test_nothing_of_a_fetch_waits_for_the_collector() -> None:
                 gc.enable()
 
 
+@pytest.mark.slow
 async def test_nothing_of_a_client_that_goes_unread_waits_for_the_collector() -> None:
     """Neither its connection nor the answer that it did not read, though more of its requests were to begin."""
 

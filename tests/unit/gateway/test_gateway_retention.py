@@ -170,6 +170,7 @@ async def test_a_partition_that_is_written_without_a_pause_is_not_waited_for(tmp
         await behind.aclose()
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 async def test_a_partition_that_takes_long_does_not_hold_up_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -49,6 +49,7 @@ async def hang_amid_a_request(gateway: Gateway) -> None:
     await wire.aclose()
 
 
+@pytest.mark.slow
 async def test_producers_are_not_closed_while_the_disk_stalls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However much of their pipelined requests waits for it, and whoever waits for that: they would send it twice."""
     goes_on = threading.Event()

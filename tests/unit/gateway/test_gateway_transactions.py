@@ -386,6 +386,7 @@ async def test_transactions_outlive_the_gateway(monkeypatch: pytest.MonkeyPatch,
         assert await committed_values(wire, "t") == [b"1", b"open", b"still"]
 
 
+@pytest.mark.slow
 async def test_very_many_aborted_transactions(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """They are kept in rows, read again when somebody needs them, and from the log where a row is damaged."""
     htp = f"embedded:{tmp_path}/data"

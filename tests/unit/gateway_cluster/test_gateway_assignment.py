@@ -58,6 +58,7 @@ def test_a_gateway_that_starts_anew_leads_the_same_under_a_greater_epoch() -> No
         assert (move.before, move.after) == (Assigned(2, 5), Assigned(2, 71))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, *slow(2, 3, 4)])
 def test_no_epoch_is_given_twice_or_goes_back(seed: int) -> None:
     """Whatever comes and goes: of a unit an epoch has one leader, and later leaders have greater ones."""
@@ -83,6 +84,7 @@ def test_no_epoch_is_given_twice_or_goes_back(seed: int) -> None:
         generations = following
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, *slow(2, 3, 4)])
 def test_epochs_outlast_any_number_of_moves_by_hand(seed: int) -> None:
     """Few gateways come and go, and much is moved: no epoch changes but that of what gets another leader."""
@@ -134,6 +136,7 @@ def test_who_was_away_for_long_knows_that_another_has_led_a_unit() -> None:
     assert generations.taken_away(stays, 1, 1) == 0
 
 
+@pytest.mark.slow
 def test_epochs_of_others_stay_while_some_come_and_go() -> None:
     generations = Generations([Generation(1, {1: 1, 2: 1, 3: 1})])
     before = {unit: generations.leader(unit) for unit in UNITS}

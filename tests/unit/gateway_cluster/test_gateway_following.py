@@ -328,6 +328,7 @@ class ShortLog:
         return page
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, *slow(1, 2, 3)])
 async def test_changes_that_are_forgotten(url: str, seed: int) -> None:
     async with open_store(url) as store:

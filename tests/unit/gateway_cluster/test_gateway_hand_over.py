@@ -87,6 +87,7 @@ async def read(wires: Mapping[int, Wire], index: int) -> list[bytes]:
             await anyio.sleep(0.005)
 
 
+@pytest.mark.slow
 async def test_partitions_move_to_one_that_joins_and_back_when_it_leaves(url: str) -> None:
     async with open_store(url) as store, joined(store, 1) as (first, wire):
         await wire.create("t", COUNT)
@@ -119,6 +120,7 @@ async def test_partitions_move_to_one_that_joins_and_back_when_it_leaves(url: st
         assert list(await scan_all(store.manager, RELEASED)) == [released_key(1)]
 
 
+@pytest.mark.slow
 async def test_what_is_on_its_way_while_partitions_move(url: str) -> None:
     """Each record is acknowledged once, and is there once, in the order of its producer."""
     async with open_store(url) as store, joined(store, 1) as (first, wire):

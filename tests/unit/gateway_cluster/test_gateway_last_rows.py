@@ -26,6 +26,7 @@ pytestmark = pytest.mark.anyio
 TOPIC_ID = bytes(range(16))
 
 
+@pytest.mark.slow
 async def test_the_index_of_a_shared_topic_moves_with_it(url: str) -> None:
     """Whoever leads it next reads no message again."""
     names = [f"t{number}" for number in range(8)]

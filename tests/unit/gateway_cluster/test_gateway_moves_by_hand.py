@@ -81,6 +81,7 @@ def moving(targets: dict[int, int]) -> AlterPartitionReassignmentsRequest:
     return AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name="t", partitions=rows)])
 
 
+@pytest.mark.slow
 async def test_all_move_to_one_and_nothing_is_lost(url: str) -> None:
     async with two(url) as (_, one, _, admin):
         await admin.create_topic("t", COUNT)
@@ -165,6 +166,7 @@ async def test_the_last_move_counts_at_whichever_gateway_it_was_asked_for(url: s
         await at_other.aclose()
 
 
+@pytest.mark.slow
 async def test_who_is_away_gets_nothing_back_that_was_moved_meanwhile(url: str) -> None:
     async with (
         open_store(url) as store,
@@ -238,6 +240,7 @@ async def test_no_more_are_moved_than_all_can_know(url: str, monkeypatch: pytest
             await admin.alter_partition_reassignments({("t", away[4]): [2]})
 
 
+@pytest.mark.slow
 async def test_no_more_are_begun_while_some_gateway_hands_nothing_over(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

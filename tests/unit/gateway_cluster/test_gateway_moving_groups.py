@@ -59,6 +59,7 @@ async def heartbeat(wire: Wire, group: str, member_id: str) -> int:
             await anyio.sleep(0.005)
 
 
+@pytest.mark.slow
 async def test_members_and_offsets_stay_where_groups_move(url: str) -> None:
     config = {"group.initial.rebalance.delay.ms": 0}
     async with open_store(url) as store, joined(store, 1, config=config) as (first, wire):
@@ -91,6 +92,7 @@ async def test_members_and_offsets_stay_where_groups_move(url: str) -> None:
             assert await wire.committed(f"{group}-offsets", "t") == number + 100
 
 
+@pytest.mark.slow
 async def test_commits_of_groups_that_stay_meet_other_generations(url: str) -> None:
     """They are made all the same; of one that goes, the coordinator has to be looked for."""
     staying = [
@@ -118,6 +120,7 @@ async def test_commits_of_groups_that_stay_meet_other_generations(url: str) -> N
             going_on = False
 
 
+@pytest.mark.slow
 async def test_what_a_gateway_has_left_is_finished_by_who_evicts_it(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """And what one that lives has under way is left alone."""
     monkeypatch.setattr(lease_looks, "LOOK_S", 0.02)
@@ -139,6 +142,7 @@ async def test_what_a_gateway_has_left_is_finished_by_who_evicts_it(url: str, mo
             assert (await wire.produce("half", batch_of(b"a"))).error_code in (0, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
+@pytest.mark.slow
 async def test_topics_are_made_and_removed_by_any_gateway(url: str) -> None:
     async with (
         open_store(url) as store,

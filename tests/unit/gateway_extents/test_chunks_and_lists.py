@@ -28,6 +28,7 @@ def extent(first: int, until: int | None, start: int, end: int | None, place: Pl
     return Extent(place, first, until, end, Chunks.starting_at(first, start))
 
 
+@pytest.mark.slow
 def test_chunks_are_never_too_many_and_forget_no_bytes() -> None:
     chunks = Chunks.starting_at(0, 0)
     size = 0

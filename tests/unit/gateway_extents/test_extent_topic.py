@@ -175,6 +175,7 @@ async def a_sync_fails(made: Bed, random: Random) -> None:
     assert (await made.topic.status()).next == before
 
 
+@pytest.mark.slow
 async def test_random_access_needs_few_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between two offsets whose positions are known, and when the next read goes on where this one ended."""
     async with bed() as made:

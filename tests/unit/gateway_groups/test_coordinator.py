@@ -486,6 +486,7 @@ async def test_groups_that_nothing_is_left_of_are_removed(store: str) -> None:
         assert list(box.groups.table.groups) == ["h"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partitions", [1, 10_000])
 def test_offsets_count_what_they_take(partitions: int) -> None:
     """Also those of topics of one partition each."""

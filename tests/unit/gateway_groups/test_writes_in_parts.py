@@ -173,6 +173,7 @@ async def test_what_waits_behind_a_large_write_fails_with_it_when_the_gateway_en
         await writer.drain()
 
 
+@pytest.mark.slow
 async def test_what_goes_at_once_is_bounded_in_bytes_too(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each row's key names the group, which may have 32 kB: small writes of many, and the parts of a large one."""
     async with coordinator(store) as box:
@@ -254,6 +255,7 @@ writes = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(plan=writes)
 @example([("g", 0, 1, True, False), ("g", 0, 1, False, False), ("h", 0, 1, False, False), ("g", 0, 1, False, False)])

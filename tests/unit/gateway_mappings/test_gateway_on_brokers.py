@@ -51,6 +51,7 @@ async def check(wire: Wire, topic: str, partitions: int) -> None:
         assert await wire.values(topic, partition=number) == [b"%s-%d" % (topic.encode(), number)]
 
 
+@pytest.mark.slow
 async def test_they_run_on_brokers(url: str) -> None:
     async with running(url) as (gateway, wire):
         await wire.create("t", 3)
@@ -152,6 +153,7 @@ async def test_a_topic_deleted_and_made_anew_shares_nothing(url: str) -> None:
         assert await wire.committed("g", "t") == -1
 
 
+@pytest.mark.slow
 async def test_a_growth_that_was_cut_off_is_begun_again(url: str) -> None:
     """Bindings without a row are not partitions, and become some."""
     async with running(url, **THREE) as (gateway, wire):

@@ -37,6 +37,7 @@ async def seen(bootstrap: str, count: int) -> list[bytes]:
                     return sorted(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("grace", [5.0, 0.0], ids=["handed over", "taken over"])
 async def test_all_that_is_committed_is_seen_and_nothing_else(grace: float) -> None:
     gateways: list[Gateway] = []

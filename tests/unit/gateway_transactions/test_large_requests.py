@@ -131,6 +131,7 @@ def test_the_row_of_many_offsets_is_made_in_steps() -> None:
     assert count > 50
 
 
+@pytest.mark.slow
 async def test_a_few_offsets_cost_little_beside_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """What has been taken before is not read again for each request."""
     count, read = 2_000, 0

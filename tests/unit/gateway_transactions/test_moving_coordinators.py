@@ -108,6 +108,7 @@ class Cluster:
         return f"{producer.name}-{number}".encode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("grace", [5.0, 0.0], ids=["handed over", "taken over"])
 async def test_transactions_go_on_while_gateways_come_and_go(grace: float) -> None:
     cluster = Cluster()

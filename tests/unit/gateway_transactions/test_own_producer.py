@@ -104,6 +104,7 @@ async def test_what_takes_longer_than_its_time_is_aborted(bootstrap: str, anchor
     assert await values(bootstrap) == [b"in time"]
 
 
+@pytest.mark.slow
 async def test_what_is_read_and_written_is_committed_as_one(bootstrap: str, anchor: Admin) -> None:
     """Of three transactions over what a group reads, the second is aborted, and done again by the next member."""
     source, count = TopicPartition("source", 0), 6

@@ -164,6 +164,7 @@ async def until_offset(wire: Wire, group_id: str, offset: int) -> None:
     assert (row.error_code, row.committed_offset) == (0, offset)
 
 
+@pytest.mark.slow
 async def test_another_run_under_the_same_number_is_found() -> None:
     async with open_store(f"memory:{next(names)}") as store, joined(store, 1, listen="127.0.0.1:0") as one:
         for _ in range(2):
@@ -291,6 +292,7 @@ async def test_one_transaction_that_hangs_holds_up_no_other(monkeypatch: pytest.
                     assert await peers.verify(transaction, wanted, add=True) == {wanted[0]: 0}
 
 
+@pytest.mark.slow
 async def test_what_a_stopped_gateway_was_asked_its_successor_does(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = anyio.Event()
 

@@ -162,6 +162,7 @@ async def test_what_comes_while_requests_are_under_way_shares_the_next_one() -> 
         assert found.connected == 1
 
 
+@pytest.mark.slow
 async def test_a_large_call_does_not_hold_up_a_small_one() -> None:
     async with other() as found, asking(found) as calls:
         for number in range(MOST_REQUESTS):

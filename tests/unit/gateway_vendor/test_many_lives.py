@@ -64,6 +64,7 @@ async def live(name: str, mapping: str) -> None:
         assert len(await chunks(bed)) < 300
 
 
+@pytest.mark.slow
 @virtually
 async def test_a_partition() -> None:
     await live("test_a_partition", "domain")
@@ -75,6 +76,7 @@ async def test_a_shared_topic() -> None:
     await live("test_a_shared_topic", "virtual")
 
 
+@pytest.mark.slow
 @virtually
 async def test_what_is_needed_is_kept() -> None:
     """Where an older epoch has left something behind the start of the next."""
@@ -97,6 +99,7 @@ async def test_what_is_needed_is_kept() -> None:
             assert await bed.wire.values("t", offset) == values[offset:]
 
 
+@pytest.mark.slow
 @virtually
 async def test_those_of_large_lives_are_looked_behind() -> None:
     """Each ends in another chunk than it began in, so that opening again does not read all of it."""

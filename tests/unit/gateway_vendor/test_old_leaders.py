@@ -11,6 +11,7 @@ import math
 from contextlib import suppress
 from dataclasses import replace
 
+import pytest
 import trio
 
 from kclient.errors import ErrorCode, KafkaError
@@ -58,6 +59,7 @@ async def test_a_clock_that_stands_still_is_the_window_that_remains() -> None:
             assert await new.wire.values("t") == [b"first", b"new", b"newer", b"newest"]
 
 
+@pytest.mark.slow
 @virtually
 async def test_while_clocks_go_an_old_leader_says_nothing() -> None:
     async with serving("test_while_clocks_go_an_old_leader_says_nothing", 1) as old:

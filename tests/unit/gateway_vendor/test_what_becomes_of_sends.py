@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 from unittest import mock
 
+import pytest
 import trio
 
 from kclient.errors import ErrorCode
@@ -52,6 +53,7 @@ async def test_what_is_lost_is_stored_once_when_it_comes_again() -> None:
         assert await bed.wire.values("t") == [b"a", b"b"]
 
 
+@pytest.mark.slow
 @virtually
 async def test_finding_out_does_not_read_everything() -> None:
     async with serving("test_finding_out_does_not_read_everything") as bed:
@@ -71,6 +73,7 @@ async def test_finding_out_does_not_read_everything() -> None:
         assert 0 < pulls <= 10, "20 messages at a time"
 
 
+@pytest.mark.slow
 @virtually
 async def test_what_comes_late_counts_for_nobody() -> None:
     """Neither for this gateway nor for the next one, also where that has to find out everything anew."""

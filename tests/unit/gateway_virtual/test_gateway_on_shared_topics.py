@@ -124,6 +124,7 @@ async def test_after_a_kill_everything_is_there_that_was_acknowledged(tmp_path: 
         assert (await wire.produce("t", batch_of(b"x"), 1)).base_offset == 21
 
 
+@pytest.mark.slow
 async def test_space_is_freed_below_the_oldest_record_of_all_partitions(tmp_path: Path) -> None:
     async with running(f"embedded:{tmp_path / 'data'}") as (_, wire):
         await wire.create("t", 2, segment_bytes="1048576")

@@ -59,6 +59,7 @@ async def filled(wire: Wire) -> None:
         await wire.produce("t", batch_of(b"x"), partition=number)
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 async def test_trimming_one_partition_looks_at_few_others(monkeypatch: pytest.MonkeyPatch) -> None:
     looks, needed = 0, PartitionIndex.needed.fget

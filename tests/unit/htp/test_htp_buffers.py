@@ -42,6 +42,7 @@ def test_small_and_huge_reads_are_not_kept() -> None:
     assert isinstance(pool.take(LARGEST + 1), bytearray)
 
 
+@pytest.mark.slow
 def test_the_pool_is_bounded_and_makes_room() -> None:
     pool = LargeBuffers()
     held = [pool.take(LARGEST) for _ in range(10)]

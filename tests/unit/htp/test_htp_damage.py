@@ -213,6 +213,7 @@ def test_what_is_behind_damage_is_read_once() -> None:
     assert len(reads) <= 2
 
 
+@pytest.mark.slow
 async def test_a_torn_end_is_cut(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for number, tail in enumerate((bytes(3_000_000), batch(COUNT)[:-1], b"\1" * 500, batch(COUNT)[:30])):
         file = await filled(tmp_path / str(number), killed=True)

@@ -313,6 +313,7 @@ def sql(data: Path, statement: str) -> None:
         connection.execute(statement)
 
 
+@pytest.mark.slow
 async def test_a_damaged_database_is_refused(data: Path) -> None:
     """What it says of the topics is not to be trusted: nothing is swept away, nor served as empty."""
     await fill(data)
@@ -779,6 +780,7 @@ def test_a_missing_extra_names_the_command(monkeypatch: pytest.MonkeyPatch) -> N
         open_store("embedded:x")
 
 
+@pytest.mark.slow
 def test_memory_needs_no_extra() -> None:
     code = (
         "import sys, anyio, kclient.htp as h\n"

@@ -105,6 +105,7 @@ async def test_what_was_begun_is_finished(data: Path) -> None:
         await store.broker.open(place, FRAMING, epoch=1)
 
 
+@pytest.mark.slow
 async def test_the_number_is_kept(data: Path) -> None:
     async def brokers(option: str = "") -> int:
         async with open_store(f"embedded:{data}{option}") as store:
@@ -204,6 +205,7 @@ class _Hanging(Files):
         return super().list_directory(path)
 
 
+@pytest.mark.slow
 async def test_a_broker_whose_disk_hangs_takes_no_thread_from_the_others(data: Path) -> None:
     names = [Topic("d", f"t{number}") for number in range(60)]
     async with open_store(f"embedded:{data}?brokers=2") as store:

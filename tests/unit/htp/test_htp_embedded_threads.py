@@ -89,6 +89,7 @@ async def test_many_topics_are_synced_in_as_many_turns_as_it_takes(
 # --- the database ---
 
 
+@pytest.mark.slow
 async def test_keys_do_not_outlive_their_commit(store: NamedStore) -> None:
     """They may be large, and garbage that only a full collection finds stays while a gateway holds these off."""
     await store.manager.commit({"before": b""})

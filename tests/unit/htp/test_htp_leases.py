@@ -185,6 +185,7 @@ def test_nobody_takes_a_lease_whose_holder_takes_itself_for_the_holder(rates: tu
     assert len(outcomes) >= 100
 
 
+@pytest.mark.slow
 def test_a_holder_that_renews_its_lease_keeps_it() -> None:
     kept = [seed for seed in range(100) if not two_machines(seed, crash=False, rates=(1.0, 1.0))]
     assert len(kept) > 80, "but for pauses that were longer than the lease"

@@ -75,6 +75,7 @@ def check(index: SegmentIndex, messages: list[tuple[int, int, int]], step: int =
     assert index.max_timestamp == max(stamp for _, _, stamp in messages)
 
 
+@pytest.mark.slow
 def test_an_index_has_no_more_than_so_many_entries() -> None:
     count = 5 * MOST
     index, messages = indexed([INTERVAL] * count, [number * 7919 % 1000 for number in range(count)])
@@ -146,6 +147,7 @@ async def send(store: NamedStore, numbers: range) -> None:
     await sent.synced()
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 async def test_indexes_are_thinned_when_memory_is_short(tmp_path: Path) -> None:
     settings = TopicSettings(segment_bytes=40_000, index_interval_bytes=1)

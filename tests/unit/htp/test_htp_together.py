@@ -106,6 +106,7 @@ async def test_what_is_being_synced_is_there_for_the_next_one(tmp_path: Path) ->
         assert len(found) - len(stored) in (0, 1)
 
 
+@pytest.mark.slow
 async def test_many_topics_at_once(tmp_path: Path) -> None:
     async with opened(tmp_path / "d") as one, opened(tmp_path / "d") as two:
         await one.manager.create_domain("domain")
@@ -216,6 +217,7 @@ anyio.run(main)
 """
 
 
+@pytest.mark.slow
 async def test_what_a_process_had_that_was_killed_is_free_at_once(tmp_path: Path) -> None:
     path = tmp_path / "d"
     async with opened(path) as store:
@@ -236,6 +238,7 @@ async def test_what_a_process_had_that_was_killed_is_free_at_once(tmp_path: Path
         assert await content(await store.broker.open(place, FRAMING, epoch=2)) == [b"a"]
 
 
+@pytest.mark.slow
 async def test_the_last_one_leaves_nothing_that_stands_in_the_way(tmp_path: Path) -> None:
     """All were killed: whoever comes next has the leases, and the files of all topics."""
     path = tmp_path / "d"
@@ -371,6 +374,7 @@ async def test_who_has_lost_its_file_is_there_all_the_same(tmp_path: Path) -> No
         assert len(list((path / "brk-0").glob("process-*"))) == 1  # made anew by the one that lends
 
 
+@pytest.mark.slow
 async def test_many_open_and_close_it_at_once(tmp_path: Path) -> None:
     path = tmp_path / "d"
 

@@ -103,6 +103,7 @@ async def test_memory_outlives_its_gateway_until_it_is_reset(memory: str, monkey
     assert await produce(memory, b"3") == 0
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 async def test_embedded_is_closed_when_the_last_client_has_gone(embedded: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hosts, "LINGER_S", 0.1)

@@ -42,6 +42,7 @@ def gateway(address: str, node_id: int) -> Gateway:
     )
 
 
+@pytest.mark.slow
 async def test_a_client_reaches_whoever_leads(store: str) -> None:
     """Also while one joins, and while one leaves; and it is told nothing of any of it."""
     async with gateway(store, 1) as first:

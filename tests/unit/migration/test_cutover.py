@@ -50,6 +50,7 @@ async def test_afterwards_clients_go_on_with_another_address(htp: str) -> None:
         assert await wire.grow("flights", 3) == 0
 
 
+@pytest.mark.slow
 async def test_it_waits_until_producers_have_stopped() -> None:
     htp = f"memory:{next(names)}"
     async with pair() as source, running(htp, config=NO_DELAY) as (target, wire):
@@ -71,6 +72,7 @@ async def test_it_waits_until_producers_have_stopped() -> None:
         assert done[0].late == []
 
 
+@pytest.mark.slow
 async def test_members_at_the_source_hold_it_up() -> None:
     htp = f"memory:{next(names)}"
     async with pair() as source, running(htp, config=NO_DELAY) as (target, wire):
@@ -90,6 +92,7 @@ async def test_members_at_the_source_hold_it_up() -> None:
         assert await wire.committed("delays", "flights") == 1
 
 
+@pytest.mark.slow
 async def test_groups_that_no_broker_lists_hold_it_up(monkeypatch: pytest.MonkeyPatch) -> None:
     htp = f"memory:{next(names)}"
     async with pair() as source, running(htp, config=NO_DELAY) as (target, wire):
@@ -117,6 +120,7 @@ async def test_groups_that_no_broker_lists_hold_it_up(monkeypatch: pytest.Monkey
         assert (await cut_over(source, htp, target)).offsets.moved == 1
 
 
+@pytest.mark.slow
 async def test_groups_of_kafka_streams_are_moved_too(monkeypatch: pytest.MonkeyPatch) -> None:
     htp = f"memory:{next(names)}"
     async with pair() as source, running(htp, config=NO_DELAY) as (target, wire):
@@ -273,6 +277,7 @@ async def test_a_source_that_is_gone_right_afterwards(monkeypatch: pytest.Monkey
         assert (await wire.produce("flights", batch_of(b"mine"))).error_code == 0
 
 
+@pytest.mark.slow
 async def test_a_store_that_takes_only_some_topics_over_names_them(monkeypatch: pytest.MonkeyPatch) -> None:
     htp = f"memory:{next(names)}"
     async with pair() as source, running(htp, config=NO_DELAY) as (target, wire):

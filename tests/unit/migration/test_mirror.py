@@ -123,6 +123,7 @@ async def test_retention_that_passes_the_mirror_by_is_told() -> None:
         assert [note for note in source.notes if "has deleted the offsets 1 to 2" in note]
 
 
+@pytest.mark.slow
 async def test_a_mirror_survives_a_restart_of_its_gateway(tmp_path: object) -> None:
     htp = f"embedded:{tmp_path}/data"
     async with pair() as source:

@@ -46,6 +46,7 @@ async def _equal(source: Pair, htp: str) -> int:
     return sum(each.records for each in found.partitions)
 
 
+@pytest.mark.slow
 async def test_a_sync_that_fails_in_the_middle_of_an_answer_leaves_no_hole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,6 +82,7 @@ async def test_a_sync_that_fails_in_the_middle_of_an_answer_leaves_no_hole(
         assert await _equal(source, url) == 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("without", [(), (CAP_NOWAIT,)], ids=["nowait", "waits"])
 async def test_whatever_becomes_of_what_is_sent(
@@ -126,6 +128,7 @@ async def test_broken_off_at_any_moment_it_goes_on(turns: int, htp: str, monkeyp
         assert await _equal(source, htp) == 72
 
 
+@pytest.mark.slow
 async def test_no_more_is_in_memory_than_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Though the store takes nothing for a while."""
     memory, partitions = 2000, 12

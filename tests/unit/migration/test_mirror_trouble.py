@@ -210,6 +210,7 @@ def reaches(state: MirroredPartition, offset: int) -> bool:
     return state.partition.log.high_watermark == offset
 
 
+@pytest.mark.slow
 async def test_a_disk_that_hangs_holds_up_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it is to have comes from the same broker."""
     monkeypatch.setattr(mirror_module, "_PATIENCE_S", 0.05)
@@ -242,6 +243,7 @@ async def test_a_disk_that_hangs_holds_up_no_other(tmp_path: Path, monkeypatch: 
             ]
 
 
+@pytest.mark.slow
 async def test_a_source_that_restarts_is_waited_for(tmp_path: object) -> None:
     address = f"embedded:{tmp_path}/source"
     async with running() as (target, wire):
@@ -305,6 +307,7 @@ async def test_transactions_keep_their_outcomes(monkeypatch: pytest.MonkeyPatch)
             assert (found.failures, found.partitions[0].records) == ([], 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moved", [0, 4])
 async def test_a_source_that_cannot_read_at_the_moment_has_no_hole(moved: int) -> None:
     store = UncertainStore(open_store(f"memory:{next(names)}"))
@@ -351,6 +354,7 @@ async def test_a_hole_at_the_end_is_filled(first: int) -> None:
         assert await wire.values("compacted") == [b"%d" % number for number in range(first)]
 
 
+@pytest.mark.slow
 async def test_what_the_store_has_lost_is_told(tmp_path: Path) -> None:
     async with pair() as source:
         await source.wire.create("flights")

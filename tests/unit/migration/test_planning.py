@@ -71,6 +71,7 @@ async def test_groups_are_told() -> None:
         ]
 
 
+@pytest.mark.slow
 async def test_what_the_store_has_is_told() -> None:
     htp = f"memory:{next(names)}"
     async with pair() as source, pair() as other, running(htp) as (target, wire):

@@ -87,6 +87,7 @@ async def test_the_type_of_timestamps_is_compared() -> None:
         assert "the records at offset 0 differ" in found
 
 
+@pytest.mark.slow
 async def test_batches_may_be_packed_in_another_way() -> None:
     async with pair() as source, pair() as other:
         for side in (source, other):
@@ -180,6 +181,7 @@ async def test_who_answers_nothing_for_a_while_has_not_lost_anything(
                 await verify(theirs, ours, (await theirs.topics()).values())
 
 
+@pytest.mark.slow
 async def test_what_was_deleted_at_the_source_goes_in_the_store_too(htp: str) -> None:
     """Unless others have committed it there: that is told only."""
     async with pair() as source, running(htp) as (target, _):

@@ -143,6 +143,7 @@ def test_what_counts_is_the_interpreters(lent: int, monkeypatch: pytest.MonkeyPa
     assert len(shared[0]) == Thing.there == 3
 
 
+@pytest.mark.slow
 def test_lists_are_not_copied() -> None:
     """What is copied is young, and a collection looks at all of it."""
     made = things()

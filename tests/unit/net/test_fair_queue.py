@@ -178,6 +178,7 @@ def test_threads_change_places_more_often_only_while_the_loop_is_busy(usual: flo
     assert sys.getswitchinterval() == pytest.approx(usual)
 
 
+@pytest.mark.slow
 def test_a_loop_that_ends_while_it_is_busy_leaves_the_process_as_it_was(usual: float) -> None:
     loop = Loop()
     loop.queue.flow().add(loop.work(0.1))

@@ -212,6 +212,7 @@ def test_a_large_buffer_is_used_again_when_nobody_looks_at_it() -> None:
     assert id(large_frame(trusting(), 2_900_000).obj) == buffer, "by any connection of the thread"
 
 
+@pytest.mark.slow
 def test_a_small_frame_holds_no_large_buffer() -> None:
     receive_buffers().clear()
     assembler = trusting()
@@ -293,6 +294,7 @@ def test_large_buffers_of_an_earlier_loop_are_none_of_the_next(backend: str | No
     receive_buffers().clear()
 
 
+@pytest.mark.slow
 def test_large_buffers_are_given_back() -> None:
     receive_buffers().clear()
     assembler = trusting()

@@ -28,6 +28,7 @@ def test_full_collections_alone_are_held_off(usual: tuple[int, int, int]) -> Non
         assert old > 1000 * usual[2]
 
 
+@pytest.mark.slow
 def test_collecting_by_hand_gives_the_threshold_back_once_no_large_request_is_left(
     usual: tuple[int, int, int],
 ) -> None:
@@ -38,6 +39,7 @@ def test_collecting_by_hand_gives_the_threshold_back_once_no_large_request_is_le
     assert gc.get_threshold() == usual
 
 
+@pytest.mark.slow
 def test_full_collections_are_allowed_again_after_some_seconds(
     usual: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -699,6 +699,7 @@ async def test_a_closed_producer() -> None:
         assert kafka.values() == [b"1"]
 
 
+@pytest.mark.slow
 @anyio_test
 async def test_others_run_while_columns_are_appended(monkeypatch: pytest.MonkeyPatch) -> None:
     """A call with many rows leaves the loop to others again and again, here behind each piece, however fast that is."""

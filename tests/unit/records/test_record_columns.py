@@ -168,6 +168,7 @@ def test_more_than_two_gibibytes_are_refused(face: Face) -> None:
         builder.append(beyond, header, 0, 0, GREATEST)
 
 
+@pytest.mark.slow
 def test_threads_do_not_share_a_builder(twins: list[Face]) -> None:
     """The compiled one decodes without the GIL; a second thread is turned away instead of moving its buffers."""
     compiled = twins[-1]

@@ -245,6 +245,7 @@ def test_memory_stays_near_the_limit(name: str) -> None:
     assert int(peak) < times * MEMORY_LIMIT + (4 << 20)
 
 
+@pytest.mark.slow
 def test_zstd_frames_of_one_segment_may_be_as_large_as_the_limit() -> None:
     """Their window is as large as they are, and zstd by itself allows 128 MiB."""
     size = 1025 * (128 << 10) + 1

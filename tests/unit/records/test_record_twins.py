@@ -72,6 +72,7 @@ def test_without_the_extension_the_interpreted_one_serves() -> None:
     assert done.stdout.split() == ["interpreted", "_interpreted"], done.stderr
 
 
+@pytest.mark.slow
 def test_an_extension_of_another_version_is_told_with_the_remedy() -> None:
     stale = """
 import sys

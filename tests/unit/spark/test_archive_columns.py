@@ -42,6 +42,7 @@ headers = st.none() | st.lists(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(headers, max_size=8), st.integers(0, 3))
 def test_headers_travel_unchanged(every: list[list[dict[str, Any]] | None], skipped: int) -> None:
     batch = consumed(*({"headers": each} for each in every)).slice(min(skipped, len(every)))

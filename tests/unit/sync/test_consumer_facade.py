@@ -344,6 +344,7 @@ class InterruptedAt:
         return self
 
 
+@pytest.mark.slow
 def test_a_poll_that_is_interrupted_anywhere_holds_up_no_other(address: str) -> None:
     fill(address)
     before = sys.gettrace()
@@ -411,6 +412,7 @@ def test_what_is_at_hand_behind_a_broken_record_is_not_handed_out(address: str) 
         assert drain(consumer, 38) == list(range(2, 40))
 
 
+@pytest.mark.slow
 def test_callbacks_of_commits_may_commit(address: str) -> None:
     fill(address)
     called: list[Any] = []

@@ -21,6 +21,7 @@ def test_the_same_calls_with_the_same_arguments() -> None:
         assert asynchronous[name].parameters == signature.parameters, name
 
 
+@pytest.mark.slow
 def test_it_serves_and_closes(tmp_path: Path) -> None:
     gateway = SyncGateway(f"embedded:{tmp_path}", "127.0.0.1:0")
     with gateway:

@@ -260,6 +260,7 @@ def test_a_producer_that_is_interrupted_twice(producer: Producer, other_thread: 
 
 
 # one that comes while a script is thrown away is lost, as CPython does it
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Exception ignored in. <generator:pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_a_producer_that_is_interrupted_again_and_again(
@@ -275,6 +276,7 @@ def test_a_producer_that_is_interrupted_again_and_again(
         then()
 
 
+@pytest.mark.slow
 def test_the_first_send_to_a_topic_that_is_interrupted_anywhere(address: str, other_thread: ThreadPoolExecutor) -> None:
     for number in count(1):
         with Producer(bootstrap_servers=address, linger_ms=0, buffer_memory=200_000) as producer:
@@ -318,6 +320,7 @@ def test_who_waits_for_records_and_is_interrupted(
     assert at_every_call(wait, then, send) > 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("outer", ["send", "flush", *slow("send with a callback", "send_batch")])
 @pytest.mark.parametrize("inner", ["send", "flush", *slow("flush another", "result", "ask")])
 def test_a_handler_that_uses_the_producer_it_came_amid(
@@ -342,6 +345,7 @@ def test_a_handler_that_uses_the_producer_it_came_amid(
         assert with_a_handler(inners[inner], outers[outer], then=works(producer, other_thread)) > 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inner", ["flush", "send", *slow("ask", "position")])
 def test_a_handler_that_comes_amid_a_poll(inner: str, address: str, producer: Producer) -> None:
     """Perhaps amid what the loop's thread needs as well."""
@@ -389,6 +393,7 @@ def test_a_start_that_was_interrupted_is_waited_for(address: str) -> None:
     assert number > 10
 
 
+@pytest.mark.slow
 def test_a_handler_that_comes_amid_the_start(address: str) -> None:
     number = 0
     before = sys.gettrace()
@@ -464,6 +469,7 @@ def test_code_in_the_portals_thread_does_not_wait_for_room(address: str) -> None
         assert time.monotonic() - begun < BEFORE
 
 
+@pytest.mark.slow
 def test_a_consumer_that_waits_and_is_interrupted(address: str, producer: Producer) -> None:
     with Consumer(bootstrap_servers=address) as consumer:
         consumer.assign([TopicPartition("t", 0)])
@@ -480,6 +486,7 @@ def test_a_consumer_that_waits_and_is_interrupted(address: str, producer: Produc
         assert at_every_call(lambda: consumer.poll(0.02), then, first) > 20
 
 
+@pytest.mark.slow
 def test_the_note_of_an_interrupted_send_arrow(producer: Producer, other_thread: ThreadPoolExecutor) -> None:
     """It does not say less than were appended, unless it says so."""
     pyarrow = pytest.importorskip("pyarrow")

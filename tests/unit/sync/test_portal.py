@@ -210,6 +210,7 @@ def test_all_share_one_portal_and_a_dead_one_is_replaced() -> None:
     assert second.call(double, 2) == 4
 
 
+@pytest.mark.slow
 def test_the_interpreter_exits_although_nobody_stopped_the_portal() -> None:
     code = "from kclient.sync.portal import get_portal; get_portal(); print('done')"
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=30)

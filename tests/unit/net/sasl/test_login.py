@@ -476,6 +476,7 @@ async def test_an_answer_that_is_too_large(respx_mock: respx.MockRouter) -> None
     assert sum(sent) <= 2 * 2**20
 
 
+@pytest.mark.slow
 async def test_a_compressed_answer_is_not_unpacked(respx_mock: respx.MockRouter) -> None:
     bomb = gzip.compress(bytes(50_000_000))
     route = respx_mock.post(URL).respond(headers={"content-encoding": "gzip"}, stream=Stream(pieces(bomb)))

@@ -150,6 +150,7 @@ def test_nested_claims_are_no_trap() -> None:
     assert client.respond(b"[" * 2000) == b"\x01"
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(st.binary(max_size=200) | st.text("n,a=\x01auth Bearer.x", max_size=60).map(str.encode))
 def test_any_bytes_end_in_an_answer_or_a_refusal(data: bytes) -> None:
