@@ -109,6 +109,7 @@ async def test_of_several_leaders_the_one_that_hangs_is_named(name: str) -> None
         kafka.move("t", 0, 2)
         kafka.silent_at = {(2, ApiKey.LIST_OFFSETS)}
         consumer.assign([T0])
+        assert len(await consumer.partitions_for("t", timeout=PATIENCE)) == 2  # the metadata are there
         text = await late(CALLS[name], consumer)
         assert f"node 2 at {kafka.brokers[2].host}: no answer" in text
         assert "No leader" not in text
