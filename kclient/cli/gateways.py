@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any, NamedTuple
 
 from kclient.admin import ConfigEntry, ConfigResource, ConfigResourceType
@@ -11,6 +12,8 @@ from kclient.sync import Admin
 
 COLUMNS = ("lease age", "behind")
 """Of a table: seconds since a gateway renewed its lease, and partitions whose checkpoint says less than is stored."""
+_AT_ONCE = 16
+"""Brokers that are asked side by side: one that hangs holds up none of the others."""
 _LEASE_AGE, _BEHIND, _GENERATIONS = "htp.lease.age.ms", "htp.checkpoints.behind", "htp.generations"
 
 
@@ -26,18 +29,29 @@ class ToldStanding(NamedTuple):
 def standings(admin: Admin, brokers: Sequence[int]) -> dict[int, ToldStanding]:
     """What some brokers tell, by their numbers; nothing of those that are no gateways, or do not answer."""
     found: dict[int, ToldStanding] = {}
-    for number in brokers:
-        resource = ConfigResource(ConfigResourceType.BROKER, str(number))
-        try:
-            entries = admin.describe_configs([resource])[resource]
-        except KafkaError:  # it has just ended, or one may not ask it that
-            continue
-        if _LEASE_AGE in entries:
+    asking = ThreadPoolExecutor(max_workers=_AT_ONCE)
+    try:
+        asked = {asking.submit(_settings_of, admin, number): number for number in brokers}
+        for each in as_completed(asked):
+            entries = each.result()
+            if entries is None:
+                continue
+            if _LEASE_AGE not in entries:
+                return {}  # Kafka: the others are no gateways either
             age, behind, told = (_value(entries, name) for name in (_LEASE_AGE, _BEHIND, _GENERATIONS))
-            found[number] = ToldStanding(int(age or 0) / 1000, int(behind or 0), told)
-        elif not found:
-            return {}  # Kafka: the others are no gateways either
+            found[asked[each]] = ToldStanding(int(age or 0) / 1000, int(behind or 0), told)
+    finally:
+        asking.shutdown(wait=False, cancel_futures=True)  # who is still being asked is not waited for
     return found
+
+
+def _settings_of(admin: Admin, broker: int) -> Mapping[str, ConfigEntry] | None:
+    """Of one broker; None if it has just ended, does not answer, or one may not ask it that."""
+    resource = ConfigResource(ConfigResourceType.BROKER, str(broker))
+    try:
+        return admin.describe_configs([resource])[resource]
+    except KafkaError:
+        return None
 
 
 def _value(entries: Mapping[str, ConfigEntry], name: str) -> str:

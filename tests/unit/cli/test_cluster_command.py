@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from kclient.cli import cluster, output, sheets
+from kclient.admin import ConfigEntry, ConfigResource, ConfigSource
+from kclient.cli import cluster, gateways, output, sheets
 from kclient.cli.app import run
-from kclient.errors import UnknownTopicOrPartitionError
+from kclient.errors import KafkaTimeoutError, UnknownTopicOrPartitionError
 from kclient.inprocess import reset
 from kclient.sync import Admin, Gateway
 
@@ -206,3 +208,20 @@ def test_several_are_drained_at_once() -> None:
         assert run(["cluster", "drain", "1", "3", "--bootstrap", bootstrap]) == 0
         until_led_by(three, 2)
     reset(memory)
+
+
+def test_brokers_that_do_not_answer_are_asked_side_by_side() -> None:
+    """One after the other each would cost the patience of a call."""
+    together = threading.Barrier(3, timeout=10)
+
+    class Asked:
+        def describe_configs(self, resources: list[ConfigResource]) -> dict[ConfigResource, dict[str, ConfigEntry]]:
+            together.wait()
+            if resources[0].name != "2":
+                raise KafkaTimeoutError("no answer")
+            read_only = ConfigSource.STATIC_BROKER_CONFIG, True, False
+            names = ("htp.lease.age.ms", "htp.checkpoints.behind")
+            return {resources[0]: {name: ConfigEntry(name, "7000", *read_only) for name in names}}
+
+    found = gateways.standings(cast("Admin", Asked()), [1, 2, 3])
+    assert found == {2: gateways.ToldStanding(7.0, 7000, "")}
