@@ -79,5 +79,9 @@ class ProducerBase:
         return by_partition(offsets, as_offset, "offsets")
 
     def metrics(self) -> dict[str, float]:
-        """Figures since the start under the names of Java's metrics; times in milliseconds, sizes in bytes."""
+        """Figures since the start under the names of Java's metrics.
+
+        Times are in milliseconds, but for names that say nanoseconds (`txn-commit-time-ns-total`, KIP-761); sizes in
+        bytes.
+        """
         return self._life.figures()

@@ -259,6 +259,7 @@ class ProducerLifecycle:
                 self.supervisor,
                 buffer=self.buffer,
                 reports=self.reports,
+                metrics=sender.metrics,
                 wake_sender=self._sender_wakeup.set,
                 timeout_ms=config.transaction_timeout_ms,
                 max_block=config.max_block_ms / 1000,

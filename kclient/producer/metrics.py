@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -11,9 +11,18 @@ if TYPE_CHECKING:
     from kclient.producer.batch import ProducerBatch
 
 
+_TRANSACTION_CALLS: Final = {
+    "init_transactions": "txn-init-time-ns-total",
+    "begin_transaction": "txn-begin-time-ns-total",
+    "send_offsets_to_transaction": "txn-send-offsets-time-ns-total",
+    "commit_transaction": "txn-commit-time-ns-total",
+    "abort_transaction": "txn-abort-time-ns-total",
+}
+
+
 @dataclass(slots=True)
 class ProducerMetrics:
-    """Counters and sums since the producer started; kept by the sender, once per batch."""
+    """Counters and sums since the producer started; kept by the sender, per batch, and by calls of transactions."""
 
     records_sent: int = 0
     records_failed: int = 0
@@ -30,6 +39,7 @@ class ProducerMetrics:
     batch_size_max: int = 0
     throttle_time: float = 0.0
     throttle_time_max: float = 0.0
+    transaction_times: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_TRANSACTION_CALLS, 0.0))
 
     def request(self, batches: Iterable[ProducerBatch], now: float) -> None:
         """A request goes out."""
@@ -69,8 +79,12 @@ class ProducerMetrics:
         """A batch was too large for the broker."""
         self.batches_split += 1
 
+    def transaction_call(self, name: str, seconds: float) -> None:
+        """A call of a transaction was successful (KIP-761)."""
+        self.transaction_times[name] += seconds
+
     def figures(self) -> dict[str, float]:
-        """By Java's names; times in milliseconds, sizes in bytes before compression."""
+        """By Java's names; times in milliseconds unless the name says otherwise, sizes in bytes before compression."""
         batches = max(self.batches_sent, 1)
         return {
             "record-send-total": self.records_sent,
@@ -89,4 +103,5 @@ class ProducerMetrics:
             "request-latency-max": self.latency_max * 1000,
             "produce-throttle-time-avg": self.throttle_time * 1000 / max(self.responses, 1),
             "produce-throttle-time-max": self.throttle_time_max * 1000,
+            **{metric: self.transaction_times[name] * 1e9 for name, metric in _TRANSACTION_CALLS.items()},
         }

@@ -55,11 +55,13 @@ if TYPE_CHECKING:
     from kclient.concurrency import Supervisor, TaskHandle
     from kclient.producer.batch_buffer import BatchBuffer
     from kclient.producer.delivery_reports import DeliveryReports
+    from kclient.producer.metrics import ProducerMetrics
     from kclient.producer.transactions import TransactionManager
     from kclient.types import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 
 logger: logging.Logger = logging.getLogger("kclient.producer")
 
+BEGIN: Final = "begin_transaction"
 INIT: Final = "init_transactions"
 COMMIT: Final = "commit_transaction"
 ABORT: Final = "abort_transaction"
@@ -96,6 +98,7 @@ class TransactionDriver:
         supervisor: Owns the tasks.
         buffer: Holds the records of the transaction.
         reports: Forget failed deliveries of a transaction that is aborted.
+        metrics: Is told how long calls took.
         wake_sender: Has the sender look.
         timeout_ms: `transaction.timeout.ms`.
         max_block: Seconds for which a call waits (`max.block.ms`).
@@ -109,6 +112,7 @@ class TransactionDriver:
         *,
         buffer: BatchBuffer,
         reports: DeliveryReports,
+        metrics: ProducerMetrics,
         wake_sender: Callable[[], object],
         timeout_ms: int,
         max_block: float,
@@ -118,6 +122,7 @@ class TransactionDriver:
         self._supervisor = supervisor
         self._buffer = buffer
         self._reports = reports
+        self._metrics = metrics
         self._wake_sender = wake_sender
         self._timeout_ms = timeout_ms
         self._max_block = max_block
@@ -151,8 +156,10 @@ class TransactionDriver:
     async def begin_transaction(self) -> None:
         """Begin a transaction."""
         self._supervisor.check()
-        self._check_pending("begin_transaction")
+        self._check_pending(BEGIN)
+        began = self._cluster.clock()
         self._manager.begin()
+        self._metrics.transaction_call(BEGIN, self._cluster.clock() - began)
 
     async def commit_transaction(self) -> Callable[[], None]:
         """Commit what was sent."""
@@ -243,11 +250,13 @@ class TransactionDriver:
         return self._cluster.trouble or self._cluster.silence(self._max_block) or ""
 
     async def _run(self, call: _Call, work: Callable[[], Awaitable[None]]) -> None:
+        began = self._cluster.clock()
         try:
             await work()
         except KafkaError as error:
             call.done.set_error(error)
         else:
+            self._metrics.transaction_call(call.name, self._cluster.clock() - began)
             call.done.set_result(None)
         finally:
             call.done.set_error(ClosedError(f"The producer was closed before {call.name} had ended"))

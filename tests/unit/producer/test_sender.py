@@ -601,4 +601,5 @@ def test_figures() -> None:
         "request-latency-max": pytest.approx(750),
         "produce-throttle-time-avg": pytest.approx(250),
         "produce-throttle-time-max": pytest.approx(500),
+        **{f"txn-{name}-time-ns-total": 0 for name in ("init", "begin", "send-offsets", "commit", "abort")},
     }

@@ -143,6 +143,33 @@ async def test_without_a_transactional_id() -> None:
             await producer.init_transactions()
 
 
+async def test_the_time_that_calls_took(version: int) -> None:
+    """KIP-761: in nanoseconds, of those that were successful."""
+
+    def times(producer: Producer) -> list[float]:
+        return [producer.metrics()[f"txn-{name}-time-ns-total"] for name in ("init", "commit", "abort")]
+
+    async with transacting(version, begun=False) as (_, producer):
+        initialized, *others = times(producer)
+        assert initialized > 1000, "a request and its answer"
+        assert others == [0, 0]
+        with pytest.raises(IllegalStateError):
+            await producer.commit_transaction()
+        await producer.begin_transaction()
+        await producer.send("t", b"a")
+        await producer.commit_transaction()
+        await producer.begin_transaction()
+        _, committed, aborted = times(producer)
+        assert committed > 1000
+        assert aborted == 0
+        await producer.send("t", b"b")
+        await producer.abort_transaction()
+        assert times(producer)[:2] == [initialized, committed]
+        assert times(producer)[2] > 1000
+        assert producer.metrics()["txn-begin-time-ns-total"] > 0
+        assert producer.metrics()["txn-send-offsets-time-ns-total"] == 0
+
+
 @pytest.mark.parametrize(
     ("offsets", "group", "error"),
     [
