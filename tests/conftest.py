@@ -102,11 +102,28 @@ def _cluster(version: str, folder: Path) -> Iterator[KafkaCluster]:
     from tests.kafka_cluster import KafkaCluster
 
     cluster = KafkaCluster(version, folder)
+    _clusters.append(cluster)
     try:
         cluster.start()
         yield cluster
     finally:
         cluster.stop()
+
+
+_clusters: list[KafkaCluster] = []
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, object, object]:
+    """With `--dist loadgroup` all tests of three brokers follow one another: after them the brokers are in the way."""
+    found = yield
+    if _clusters and getattr(item.config.option, "loadgroup", False):
+        from tests.kafka_cluster import ONE_CLUSTER
+
+        if nextitem is None or ONE_CLUSTER.mark not in nextitem.iter_markers("xdist_group"):
+            while _clusters:
+                _clusters.pop().stop()
+    return found
 
 
 @pytest.fixture(scope="session")
