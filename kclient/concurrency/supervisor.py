@@ -93,6 +93,7 @@ class Supervisor:
         self.state: SupervisorState = SupervisorState.NEW
         self.failure: BaseException | None = None
         """The first exception that a task let escape."""
+        self._trace: TracebackType | None = None
         self._on_failure = on_failure
         self._handles: set[TaskHandle] = set()
         self._host: _TaskHost | None = None
@@ -162,7 +163,7 @@ class Supervisor:
     def check(self) -> None:
         """Raise the stored failure, if there is one; public calls begin with this."""
         if self.failure is not None:
-            raise self.failure
+            raise self.failure.with_traceback(self._trace)  # without the frames of earlier calls
 
     def check_loop(self) -> None:
         """Raise where the tasks run in another event loop: who waits for them here may wait for ever.
@@ -181,6 +182,7 @@ class Supervisor:
         if self.failure is not None or self.state is SupervisorState.CLOSED:
             return
         self.failure = first_leaf(error)
+        self._trace = self.failure.__traceback__
         for handle in list(self._handles):
             handle.cancel()
         if self._on_failure is not None:

@@ -56,6 +56,18 @@ def test_no_backend_outside_of_loops() -> None:
         current_backend()
 
 
+async def test_a_failure_that_is_raised_again_and_again_does_not_grow() -> None:
+    async with Supervisor("mine") as supervisor:
+        await supervisor.spawn(boom).wait()
+        depths = set[int]()
+        for _ in range(3):
+            with pytest.raises(Boom) as raised:
+                supervisor.check()
+            depths.add(len(raised.traceback))
+            assert "boom" in {entry.name for entry in raised.traceback}, "where it failed is still told"
+        assert len(depths) == 1
+
+
 async def test_failure_is_stored_and_raised_by_the_next_call() -> None:
     failures: list[BaseException] = []
     async with Supervisor("mine", on_failure=failures.append) as supervisor:
