@@ -23,6 +23,7 @@ from kclient.config import ConsumerConfig
 from kclient.consumer.core import ConsumerCore
 from kclient.consumer.interfaces import check_listener
 from kclient.consumer.reset import EARLIEST, LATEST
+from kclient.errors import IllegalStateError
 from kclient.types import OffsetAndMetadata
 from kclient.unclosed import finalizer
 
@@ -74,6 +75,11 @@ class ConsumerBase:
     def _check_here(self) -> None:
         """Raise before a lock is taken that nobody in this process can give back; the blocking consumer knows when."""
 
+    @property
+    def config(self) -> ConsumerConfig:
+        """The settings that it was made with, checked and complete."""
+        return self._core.config
+
     # ------------------------------------------------------------------ what to read
 
     def subscribe(
@@ -118,6 +124,23 @@ class ConsumerBase:
     def subscription(self) -> set[str]:
         """The topics subscribed to; with a pattern those that match now."""
         return set(self._core.subscriptions.topics)
+
+    @property
+    def rebalance_listener(self) -> RebalanceListener | None:
+        """Who is told when partitions come and go: what `subscribe` was given, until another one is set.
+
+        Raises:
+            TypeError: What is set is no listener.
+            IllegalStateError: It is set while the consumer is not subscribed.
+        """
+        return self._core.subscriptions.listener
+
+    @rebalance_listener.setter
+    def rebalance_listener(self, listener: RebalanceListener | None) -> None:
+        check_listener(listener)
+        if not self._core.subscriptions.uses_group:
+            raise IllegalStateError("There is nobody to tell a rebalance listener of anything: subscribe first")
+        self._core.subscriptions.listener = listener
 
     def assign(self, partitions: Iterable[Partition]) -> None:
         """Read exactly these partitions, without a group deciding; works without `group.id`.

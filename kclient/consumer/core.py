@@ -64,6 +64,7 @@ class ConsumerCore:
         # what cannot be right is refused now, not by the first call
         cluster_addresses(config)
         settings = ConsumerSettings.of(config)
+        self.config: ConsumerConfig = config
         self.clock: Callable[[], float] = clock
         self.default_timeout: float = settings.default_timeout
         self._name = f"{','.join(config.bootstrap_servers)} group={config.group_id}"

@@ -44,6 +44,11 @@ class ProducerBase:
         if life is not None:
             life.forgotten(self, self._remedy)
 
+    @property
+    def config(self) -> ProducerConfig:
+        """The settings that it was made with, checked and complete."""
+        return self._life.config
+
     def _raise_failures(self) -> None:
         """Raise what nobody has been told of."""
         failures = self._life.reports.take_failures()

@@ -17,6 +17,7 @@ PUBLIC = [
     "kclient.consumer",
     "kclient.gateway",
     "kclient.htp",
+    "kclient.processing",
     "kclient.producer",
     "kclient.serialization",
     "kclient.spark",
@@ -74,6 +75,7 @@ def loaded_after(code: str) -> set[str]:
         "import kclient.sync; kclient.sync.Producer; kclient.sync.Consumer; kclient.sync.Admin",
         "from kclient import Gateway",
         "import kclient.inprocess",
+        "import kclient.processing",
         "import kclient.testing.plugin",
     ],
 )

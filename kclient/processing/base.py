@@ -1,0 +1,106 @@
+"""What the async and the blocking processor offer alike: everything that waits for nobody."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from kclient.errors import IllegalStateError
+from kclient.processing.actions import as_output
+from kclient.processing.failures import Raise
+from kclient.processing.loop import ClientCalls, ProcessingLoop
+from kclient.processing.settings import COMMIT_INTERVAL, MAX_RETRIES, RETRY_TIMEOUT, processing_settings
+from kclient.producer import ProducerRecord
+
+if TYPE_CHECKING:
+    from kclient.consumer.base import ConsumerBase
+    from kclient.processing.failures import OnError
+    from kclient.processing.progress import ProcessingProgress
+    from kclient.producer.base import ProducerBase
+
+RAISE = Raise()
+
+
+class ProcessorBase:
+    """The part of a processor that is the same for async and blocking code."""
+
+    _clock = staticmethod(time.monotonic)
+
+    def __init__(
+        self,
+        consumer: ConsumerBase,
+        producer: ProducerBase,
+        calls: ClientCalls,
+        *,
+        batch: bool = False,
+        concurrency: int = 1,
+        commit_interval: float = COMMIT_INTERVAL,
+        on_error: OnError = RAISE,
+        max_retries: int = MAX_RETRIES,
+        retry_timeout: float = RETRY_TIMEOUT,
+    ) -> None:
+        self._settings = processing_settings(
+            consumer.config,
+            producer.config,
+            batch=batch,
+            concurrency=concurrency,
+            commit_interval=commit_interval,
+            on_error=on_error,
+            max_retries=max_retries,
+            retry_timeout=retry_timeout,
+        )
+        self._reads_from = consumer
+        self._loop = ProcessingLoop(consumer, calls, self._settings, self._clock)
+        self._has_run = False
+
+    def __repr__(self) -> str:
+        loop = getattr(self, "_loop", None)  # there is none where an argument was wrong, and a traceback shows locals
+        return f"<{type(self).__name__} {loop.state.name if loop is not None else 'not made'}>"
+
+    def stop(self) -> None:
+        """Have `run` return: after the record that is being processed, once what is complete is committed.
+
+        Any thread may call it, also a signal handler, and the function itself. Before `run` it makes that return at
+        once.
+        """
+        self._loop.stopping = True
+        self._wake()
+        if self._loop.polling:
+            self._loop.woken = True
+            self._reads_from.wakeup()
+
+    def _wake(self) -> None:
+        """End a rest."""
+        raise NotImplementedError
+
+    @property
+    def progress(self) -> ProcessingProgress:
+        """The figures by now; any thread may ask."""
+        return self._loop.progress.snapshot(int(self._reads_from.metrics()["records-lag-max"]))
+
+    def _begin(self) -> None:
+        if self._has_run:
+            raise IllegalStateError("A processor runs once: make a new one; the clients may be the same")
+        self._has_run = True
+
+
+def outputs_of(result: object) -> list[ProducerRecord]:
+    """What a function returned, where that needs no awaiting, as a list.
+
+    Raises:
+        TypeError: It is neither None, a record, nor an iterable of records.
+    """
+    if result is None:
+        return []
+    if isinstance(result, ProducerRecord):
+        return [result]
+    if isinstance(result, Iterable) and not isinstance(result, str | bytes | bytearray | Mapping):
+        return [as_output(record) for record in result]
+    return [as_output(result)]
+
+
+def send_arguments(record: ProducerRecord) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of `send` for a record."""
+    given = {"partition": record.partition, "timestamp": record.timestamp, "headers": record.headers}
+    return (record.topic, record.value, record.key), given
