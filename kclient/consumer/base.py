@@ -261,10 +261,13 @@ class ConsumerBase:
     def group_metadata(self) -> ConsumerGroupMetadata:
         """Who this consumer is in its group, for `send_offsets_to_transaction` of a producer.
 
+        After the group has gone on without it, this is who it was until the next one is known: so its offsets are
+        refused (KIP-447). After `unsubscribe` it is nobody.
+
         Raises:
             InvalidGroupIdError: There is no `group.id`.
         """
-        return self._core.group().member.metadata
+        return self._core.group().member.transactional_identity()
 
     def enforce_rebalance(self, reason: str = "enforce_rebalance was called") -> None:
         """Have the group rebalance with the next `poll`.

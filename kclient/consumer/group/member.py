@@ -83,6 +83,8 @@ class GroupMember:
         self.metadata: ConsumerGroupMetadata = ConsumerGroupMetadata(
             settings.group_id, group_instance_id=settings.group_instance_id
         )
+        self._was: ConsumerGroupMetadata | None = None
+        """Who it was when it was lost or refused."""
         self.rebalances: int = 0
         """How many times an assignment was completed."""
         self._assignors = {assignor.name: assignor for assignor in assignors}
@@ -234,7 +236,7 @@ class GroupMember:
         self._rejoin_reason = None
         self._depart(reason)
         self._holding.give_up()
-        self._lost_error = None
+        self._lost_error = self._was = None
 
     @property
     def leaving(self) -> bool:
@@ -257,6 +259,14 @@ class GroupMember:
         if self.metadata.generation_id < 0:
             raise not_a_member(self.settings, self._lost_error) from self._lost_error
         return self.metadata
+
+    def transactional_identity(self) -> ConsumerGroupMetadata:
+        """As whom a transaction commits offsets: who was lost says who it was, and the coordinator refuses it.
+
+        Offsets of nobody in particular would be taken, since that is what producers without a member send (KIP-447).
+        """
+        metadata = self.metadata  # once: another thread may change it
+        return metadata if metadata.generation_id >= 0 or self._was is None else self._was
 
     def commit_refused(self, code: int, identity: ConsumerGroupMetadata, epoch: int, now: float) -> KafkaError:
         """A commit was answered with an error code: what to raise (retriable or not), with the state adjusted.
@@ -579,6 +589,8 @@ class GroupMember:
         self._go(MemberEvent.EXPELLED)
 
     def _forget_member(self, *, keep_id: bool = False) -> None:
+        if self.metadata.generation_id >= 0:
+            self._was = self.metadata
         member_id = self.metadata.member_id if keep_id else ""
         self.metadata = replace(self.metadata, generation_id=-1, member_id=member_id)
         self._joining = self._heartbeat = self._complete = None
