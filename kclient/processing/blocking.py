@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterable, Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kclient.arguments import shown
 from kclient.concurrency import ThreadSignal, drive
 from kclient.consumer import RebalanceListener
+from kclient.errors import IllegalStateError
 from kclient.processing.actions import Ask, Collect, Idle, SendOutputs, WorkThrough
 from kclient.processing.base import RAISE, ProcessorBase, outputs_of, send_arguments
-from kclient.processing.loop import ClientCalls, UserError
+from kclient.processing.loop import ClientCalls, FinalError
 from kclient.processing.processor import Outputs
 from kclient.processing.settings import COMMIT_INTERVAL, MAX_RETRIES, RETRY_TIMEOUT, check_function
 from kclient.sync.consumer import Consumer
@@ -117,12 +119,13 @@ class BlockingProcessor(ProcessorBase):
         consumer = self._consumer
         listener = consumer.rebalance_listener
         try:
-            if consumer.subscription():
+            with suppress(IllegalStateError):  # partitions were assigned by hand
                 consumer.rebalance_listener = _BlockingListener(self, listener)
+                self._loop.in_group = True
             try:
                 drive(self._loop.run(), self._carry_out)
                 return self.progress
-            except UserError as carried:
+            except FinalError as carried:
                 raised = carried.error
             except BaseException as error:
                 self._give_up(error)

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from kclient.processing.backlog import RecordTrouble, WorkUnit
     from kclient.processing.failures import FailureAction
     from kclient.processing.settings import ProcessingSettings
-    from kclient.types import ConsumerGroupMetadata
 
 logger: logging.Logger = logging.getLogger("kclient.processing")
 
@@ -85,6 +84,8 @@ class ProcessingLoop:
         settings: ProcessingSettings,
         clock: Callable[[], float],
     ) -> None:
+        self.in_group: bool = False
+        """Whether a group decides what is read."""
         self.stopping: bool = False
         """Whether `stop` was called."""
         self.polling: bool = False
@@ -101,8 +102,6 @@ class ProcessingLoop:
         self._backoff = Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
         self._held: list[TopicPartition] = []
         """What the poll leaves out, because records of it wait."""
-        self._membership: ConsumerGroupMetadata | None = None
-        """That of the poll before: what was lost since must be refused by the coordinator."""
         self._began = 0.0
         """When the transaction began."""
         self._slowest = 0.0
@@ -124,6 +123,7 @@ class ProcessingLoop:
         yield from self._initialize()
         while not self.stopping:
             if self._pause:
+                yield from self._finish()  # it may be a long one
                 pause, self._pause = self._pause, 0.0
                 yield Idle(pause)
                 continue
@@ -133,7 +133,7 @@ class ProcessingLoop:
             except _PartlySentError:
                 yield from self._abort(None)
             except KafkaError as error:
-                # the errors of the user's own code do not come here: they travel in a `UserError`
+                # the errors of the user's own code do not come here: they travel in a `FinalError`
                 yield from self._recover(error)
             if self._is_due():
                 yield from self._finish()
@@ -180,7 +180,6 @@ class ProcessingLoop:
         finally:
             self._resume()
         self.polling = False
-        self._membership = consumer.group_metadata()
 
     def _resume(self) -> None:
         """Read on of the partitions that the poll left out."""
@@ -224,9 +223,9 @@ class ProcessingLoop:
         self._go(ProcessingState.OPEN)
         try:
             yield Ask(self._calls.begin_transaction)
-        except KafkaError:  # whatever else is raised, it may have begun
+        except KafkaError as error:  # whatever else is raised, it may have begun
             self._go(ProcessingState.IDLE)
-            raise
+            raise FinalError(error) from None  # no broker was asked: it would be the same another time
 
     def _is_enough(self) -> bool:
         """Whether no further record is to be begun in this transaction."""
@@ -282,7 +281,7 @@ class ProcessingLoop:
         last = unit.records[-1].offset
         trouble, action = yield from self._decide(unit.partition, unit.offset, last, unit.records, error)
         if isinstance(action, Raise):
-            raise UserError(_noted(error, unit.partition, unit.offset))
+            raise FinalError(_noted(error, unit.partition, unit.offset))
         if partly_sent:
             if isinstance(action, Retry):
                 trouble.not_before = self._clock() + action.delay
@@ -304,7 +303,7 @@ class ProcessingLoop:
                 as_action(given)
             except Exception as failed:  # noqa: BLE001 - it goes on to the user, from `run`
                 failed.__context__ = error
-                raise UserError(_noted(failed, tp, offset)) from None
+                raise FinalError(_noted(failed, tp, offset)) from None
         if isinstance(given, Retry) and trouble.attempts > self._settings.max_retries:
             error.add_note(f"kclient: it was tried {trouble.attempts} times (max_retries={self._settings.max_retries})")
             given = Raise()
@@ -326,7 +325,7 @@ class ProcessingLoop:
                     raise
                 failed.__context__ = error
                 failed.add_note(f"kclient: it was to be written to {action.topic!r} (DeadLetter)")
-                raise UserError(_noted(failed, unit.partition, unit.offset)) from None
+                raise FinalError(_noted(failed, unit.partition, unit.offset)) from None
             self._done(unit, len(letters.records))
             running.dead_letters += len(letters.records)
         else:
@@ -343,7 +342,7 @@ class ProcessingLoop:
         if not isinstance(action, Skip):
             if isinstance(action, DeadLetter):
                 error.add_note("kclient: DeadLetter needs the record; what a deserializer refuses can only be skipped")
-            raise UserError(_noted(error, tp, offset))
+            raise FinalError(_noted(error, tp, offset))
         if self.state is ProcessingState.IDLE:
             yield from self._begin()
         self._units += 1
@@ -366,8 +365,8 @@ class ProcessingLoop:
     def _commit(self) -> ProcessingScript:
         offsets = self._backlog.offsets
         if offsets:
-            member = self._membership
-            if self._consumer.subscription() and (member is None or member.generation_id < 0):
+            member = self._consumer.group_metadata()
+            if self.in_group and member.generation_id < 0:  # it would not be fenced
                 raise CommitFailedError(
                     "The consumer is not a member of its group any more: others read its partitions"
                 )
@@ -479,7 +478,6 @@ class ProcessingLoop:
         """Partitions are about to go: what was processed of them is committed first."""
         try:
             if self.state is ProcessingState.OPEN:
-                self._membership = self._consumer.group_metadata()
                 yield from self._finish()
         finally:
             self._backlog.drop(partitions)
@@ -562,8 +560,8 @@ class ProcessingLoop:
             error.add_note(f"kclient: the consumer was not set back to what is committed: {second}")
 
 
-class UserError(Exception):
-    """Carries what the user's code raised through the scripts, so that nobody takes it for a client's error."""
+class FinalError(Exception):
+    """Carries what `run` is to raise through the scripts, which would ask whether a client's error passes."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections import deque
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
@@ -13,9 +13,10 @@ import anyio
 from kclient.arguments import shown
 from kclient.concurrency import Wakeup, drive_async
 from kclient.consumer import Consumer, RebalanceListener
+from kclient.errors import IllegalStateError
 from kclient.processing.actions import Ask, Collect, Idle, SendOutputs, WorkThrough, as_output
 from kclient.processing.base import RAISE, ProcessorBase, outputs_of, send_arguments
-from kclient.processing.loop import ClientCalls, UserError
+from kclient.processing.loop import ClientCalls, FinalError
 from kclient.processing.settings import COMMIT_INTERVAL, MAX_RETRIES, RETRY_TIMEOUT, check_function
 from kclient.producer import Producer, ProducerRecord
 
@@ -139,13 +140,14 @@ class Processor(ProcessorBase):
         self._begin()
         consumer = self._consumer
         listener = consumer.rebalance_listener
-        if consumer.subscription():
-            consumer.rebalance_listener = _Listener(self, listener)
         try:
+            with suppress(IllegalStateError):  # partitions were assigned by hand
+                consumer.rebalance_listener = _Listener(self, listener)
+                self._loop.in_group = True
             try:
                 await drive_async(self._loop.run(), self._carry_out)
                 return self.progress
-            except UserError as carried:
+            except FinalError as carried:
                 raised = carried.error
             except BaseException as error:
                 await self._give_up(error)

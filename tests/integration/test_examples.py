@@ -18,6 +18,7 @@ EXPECTED = {
     "blocking.py": "1001 orders, 749,250.00 in all",
     "rebalance_listener.py": "4000 clicks counted once each",
     "embedded.py": "1 entries in",
+    "exactly_once.py": "2000 orders, each billed once",
     "arrow_columns.py": "pandas: records by partition",
     "with_spark.py": "tock: 1000",
 }
