@@ -1,6 +1,13 @@
-"""The admin client: topics, settings, groups and their offsets, transactions, the cluster."""
+"""The admin client: topics, settings, groups and their offsets, transactions, the cluster and its features."""
 
 from kclient.admin.admin import Admin
+from kclient.admin.feature_types import (
+    FeatureMetadata,
+    FeatureUpdate,
+    FinalizedVersionRange,
+    SupportedVersionRange,
+    UpgradeType,
+)
 from kclient.admin.transaction_types import (
     AbortTransactionSpec,
     ActiveProducer,
@@ -41,7 +48,10 @@ __all__ = [
     "ConfigResourceType",
     "ConfigSource",
     "ElectionType",
+    "FeatureMetadata",
+    "FeatureUpdate",
     "FencedProducer",
+    "FinalizedVersionRange",
     "GroupDescription",
     "GroupListing",
     "HangingTransaction",
@@ -52,8 +62,10 @@ __all__ = [
     "PartialFailureError",
     "PartitionLag",
     "PartitionReassignment",
+    "SupportedVersionRange",
     "TopicDescription",
     "TopicListing",
     "TransactionDescription",
     "TransactionListing",
+    "UpgradeType",
 ]

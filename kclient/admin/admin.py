@@ -10,6 +10,7 @@ import anyio
 
 from kclient.admin.base import check_code
 from kclient.admin.configs import ConfigOperations
+from kclient.admin.features import FeatureOperations
 from kclient.admin.groups import GroupOperations
 from kclient.admin.reassignments import ReassignmentOperations
 from kclient.admin.transactions import TransactionOperations
@@ -29,7 +30,7 @@ from kclient.types import Node
 from kclient.unclosed import finalizer, warn_unclosed
 
 
-class Admin(GroupOperations, ConfigOperations, ReassignmentOperations, TransactionOperations):
+class Admin(GroupOperations, ConfigOperations, ReassignmentOperations, TransactionOperations, FeatureOperations):
     """Creates, describes, alters and deletes topics, groups, settings and transactions. For asyncio and trio.
 
     ```python

@@ -490,6 +490,32 @@ def cluster_drain(
     return cluster.drain(brokers, admin_of(bootstrap, config), dry_run=dry_run)
 
 
+@cluster_app.command("features", cls=Command)
+def cluster_features(
+    updates: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME=LEVEL", help="Have this level in use; shown by default.")
+    ] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    downgrade: Annotated[bool, typer.Option("--downgrade", help="To a lower level, if nothing is lost.")] = False,
+    unsafe: Annotated[bool, typer.Option("--unsafe-downgrade", help="To a lower level in any case.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only check whether it could be done.")] = False,
+    form: Output = "table",
+    config: Config = None,
+) -> int:
+    """Show the features of the cluster, such as transaction.version, or change their levels."""
+    from kclient.cli import features, sheets
+
+    if updates:
+        if form != "table":
+            raise UsageError("--output is for what is shown: without NAME=LEVEL")
+        return features.update(
+            updates, admin_of(bootstrap, config), downgrade=downgrade, unsafe=unsafe, dry_run=dry_run
+        )
+    if downgrade or unsafe or dry_run:
+        raise UsageError("--downgrade, --unsafe-downgrade and --dry-run are for a change: give NAME=LEVEL")
+    return sheets.show(features.shown, admin_of(bootstrap, config), form=form)
+
+
 # ---- pipelines ----------------------------------------------------------------------------------------------
 
 

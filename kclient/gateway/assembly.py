@@ -14,13 +14,15 @@ from kclient.gateway.cluster_generations import ClusterGenerations
 from kclient.gateway.config import BrokerConfig, TopicConfig
 from kclient.gateway.dynamic_config import DynamicConfig
 from kclient.gateway.extents import partition_store
-from kclient.gateway.features import Feature, Features
+from kclient.gateway.feature_levels import FeatureLevels
+from kclient.gateway.features import SUPPORTED, Features
 from kclient.gateway.fenced_writer import FencedWriter
 from kclient.gateway.groups import GroupCoordinator, group_settings
 from kclient.gateway.groups.moving import CoordinatorClaims
 from kclient.gateway.handing_over import HandOver
 from kclient.gateway.handlers.cluster import DescribeClusterHandler, DescribeTopicPartitionsHandler
 from kclient.gateway.handlers.configs import AlterConfigsHandler, DescribeConfigsHandler, IncrementalAlterConfigsHandler
+from kclient.gateway.handlers.features import UpdateFeaturesHandler
 from kclient.gateway.handlers.fetch import FetchHandler
 from kclient.gateway.handlers.groups import (
     FindCoordinatorHandler,
@@ -105,6 +107,8 @@ class Assembly:
     """What goes on although its request is cancelled."""
     dynamic: DynamicConfig
     """What of `config` was changed since the start."""
+    features: FeatureLevels
+    """Which levels of features are in use."""
     topics: TopicTable
     access: Access
     """Who finds what, and may do it."""
@@ -136,6 +140,7 @@ class Assembly:
         await self.cluster.read_all()
         await self.generations.read_all()
         await self.dynamic.read_all()  # what has changed since they were read first
+        await self.features.load()
         await self.catalogue.load()
         if self.generations.alone:  # else others write checkpoints after they were read
             self.generations.on_change(self.partitions.forget_ahead)
@@ -243,6 +248,8 @@ async def assemble(
     peers = ClusterPeers(
         local, identity, topics, leadership, generations, cluster, store=address, supervisor=supervisor
     )
+    features = Features(SUPPORTED, epoch=0)
+    levels = FeatureLevels(features, manager, lease, cluster, shields)
     table = HandlerTable(
         [
             ProduceHandler(access, partitions, leadership, workers, clock, peers, appends, batches, spawn),
@@ -279,10 +286,11 @@ async def assemble(
             DescribeConfigsHandler(identity.node_id, config, access, standing),
             AlterConfigsHandler(identity.node_id, config, access, catalogue, dynamic),
             IncrementalAlterConfigsHandler(identity.node_id, config, access, catalogue, dynamic),
+            UpdateFeaturesHandler(access, levels),
             *group_handlers(leadership, access, groups, clock),
             *transaction_handlers(access, transactions, local, peers, topics, cluster, groups, clock),
         ],
-        Features([Feature("transaction.version", 0, 2, 2)], epoch=0),
+        features,
     )
     return Assembly(
         config=config,
@@ -295,6 +303,7 @@ async def assemble(
         workers=workers,
         shields=shields,
         dynamic=dynamic,
+        features=levels,
         topics=topics,
         access=access,
         catalogue=catalogue,
@@ -311,7 +320,8 @@ async def assemble(
         hand_over=HandOver(partitions, generations, releases, living, queue.flow()),
         cluster=cluster,
         feed=ChangeFeed(
-            manager, [cluster, releases, epochs, generations, dynamic, FollowedTopics(topics, catalogue, manager)]
+            manager,
+            [cluster, releases, epochs, generations, dynamic, levels, FollowedTopics(topics, catalogue, manager)],
         ),
         table=table,
         requests=RequestServer(table, lease, identity, clock),

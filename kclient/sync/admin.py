@@ -13,6 +13,8 @@ from kclient.admin import (
     ConfigEntry,
     ConfigResource,
     ElectionType,
+    FeatureMetadata,
+    FeatureUpdate,
     FencedProducer,
     GroupDescription,
     GroupListing,
@@ -247,6 +249,16 @@ class Admin(StartedByWith):
     def force_terminate_transaction(self, transactional_id: str, *, timeout: float | None = None) -> None:
         """Aborts the open transaction of a transactional id, also a prepared one (KIP-939); fences its producers."""
         self._call(self._admin.force_terminate_transaction, transactional_id, timeout=timeout)
+
+    def describe_features(self, *, broker_id: int | None = None, timeout: float | None = None) -> FeatureMetadata:
+        """The features of the cluster, and which levels a broker can do (KIP-584)."""
+        return self._call(self._admin.describe_features, broker_id=broker_id, timeout=timeout)
+
+    def update_features(
+        self, updates: Mapping[str, FeatureUpdate], *, validate_only: bool = False, timeout: float | None = None
+    ) -> None:
+        """Changes the levels of features, all of them or none (KIP-584)."""
+        self._call(self._admin.update_features, updates, validate_only=validate_only, timeout=timeout)
 
     def delete_records(self, before: WholeNumbers, *, timeout: float | None = None) -> dict[TopicPartition, int]:
         """Deletes the records before an offset of each partition (−1: all of them); returns the logs' new starts."""

@@ -20,7 +20,7 @@ from kclient import (
     RebalanceListener,
     TopicPartition,
 )
-from kclient.admin import AbortTransactionSpec, ElectionType
+from kclient.admin import AbortTransactionSpec, ElectionType, FeatureUpdate, UpgradeType
 from kclient.arguments import shown
 from kclient.types import ConsumerGroupMetadata
 from tests.hostile_values import edges, floats, numbers, odd, scalars, texts
@@ -121,6 +121,12 @@ RIGHT: Arguments = {
     "allow_replication_factor_change": st.booleans(),
     "election_type": st.sampled_from(ElectionType),
     "reassignments": st.dictionaries(partition, st.none() | st.lists(st.integers(0, 3), max_size=2), max_size=2),
+    "updates": st.dictionaries(
+        st.just("transaction.version"),
+        st.builds(FeatureUpdate, st.integers(1, 2), st.sampled_from(UpgradeType)),
+        min_size=1,
+        max_size=1,
+    ),
     "validate_only": st.booleans(),
     "value": st.none() | st.binary(max_size=20),
     "values": st.just([b"v", None]) | st.builds(lambda: iter([b"v", b"w"])),
@@ -168,6 +174,7 @@ NEARLY: Arguments = {
     "topics": st.lists(texts, max_size=2) | texts | st.just(re.compile("t.*")),
     "totals": st.dictionaries(texts, counts, max_size=2),
     "types": st.lists(texts, max_size=2),
+    "updates": st.dictionaries(texts | scalars, st.builds(FeatureUpdate, st.integers(1, 32767)) | scalars, max_size=2),
     "wanted": st.dictionaries(partition | st.tuples(texts, edges), numbers | scalars, max_size=2),
 }
 # Where the same name means something else: (method, parameter).

@@ -10,7 +10,16 @@ from typing import Any
 import pytest
 
 import kclient
-from kclient.admin import AbortTransactionSpec, ConfigResource, ConfigResourceType, ElectionType, NewTopic, OffsetSpec
+from kclient.admin import (
+    AbortTransactionSpec,
+    ConfigResource,
+    ConfigResourceType,
+    ElectionType,
+    FeatureUpdate,
+    NewTopic,
+    OffsetSpec,
+    UpgradeType,
+)
 from kclient.errors import KafkaError
 from kclient.testing import memory_broker
 from kclient.testing.cancellation import Cancelled, at_every_checkpoint
@@ -21,6 +30,7 @@ pytestmark = pytest.mark.anyio
 T0 = TopicPartition("t", 0)
 TOPIC = ConfigResource(ConfigResourceType.TOPIC, "t")
 
+DOWNGRADE = FeatureUpdate(1, UpgradeType.SAFE_DOWNGRADE)
 SPEC = AbortTransactionSpec(TopicPartition("old", 0), 7, 0, 0)
 
 
@@ -45,6 +55,7 @@ CALLS: dict[str, Callable[[kclient.Admin], Awaitable[Any]]] = {
     "delete_topics": lambda admin: admin.delete_topics(["old", "older"]),
     "describe_cluster": lambda admin: admin.describe_cluster(),
     "describe_configs": lambda admin: admin.describe_configs([TOPIC]),
+    "describe_features": lambda admin: admin.describe_features(),
     "describe_groups": lambda admin: admin.describe_groups(["g"]),
     "describe_producers": lambda admin: whatever_is_answered(admin.describe_producers([T0])),
     "describe_topics": lambda admin: admin.describe_topics(["t"]),
@@ -61,6 +72,7 @@ CALLS: dict[str, Callable[[kclient.Admin], Awaitable[Any]]] = {
     "list_topics": lambda admin: admin.list_topics(),
     "list_transactions": lambda admin: whatever_is_answered(admin.list_transactions()),
     "reset_group_offsets": lambda admin: admin.reset_group_offsets("g", OffsetSpec.EARLIEST),
+    "update_features": lambda admin: admin.update_features({"transaction.version": DOWNGRADE}),
 }
 
 

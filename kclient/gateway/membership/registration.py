@@ -15,9 +15,10 @@ import anyio
 
 from kclient.concurrency import to_the_end
 from kclient.gateway import ownership
+from kclient.gateway.features import SUPPORTED
 from kclient.gateway.membership.members import leases_by_number
 from kclient.gateway.ownership import HeldLease
-from kclient.gateway.rows.gateways import Endpoint, GatewayRow
+from kclient.gateway.rows.gateways import Endpoint, FeatureRange, GatewayRow
 from kclient.gateway.rows.keys import GATEWAYS, gateway_key, released_key
 from kclient.htp.errors import FencedError, HtpError, LeaseHeldError, StorageFullError, StoreClosedError
 from kclient.htp.port import Lease, LeaseInfo, Manager
@@ -177,7 +178,8 @@ class Registration:
             FencedError: A gateway of the same number has started.
             HtpError: The store failed.
         """
-        row = GatewayRow(self._node_id, self.run, self.lease.epoch, endpoints, self._rack)
+        features = {each.name: FeatureRange(each.lowest, each.highest) for each in SUPPORTED}
+        row = GatewayRow(self._node_id, self.run, self.lease.epoch, endpoints, self._rack, features)
         await self._manager.commit({gateway_key(self._node_id): row.encode()}, lease=self.lease)
 
     async def renew(self) -> None:

@@ -15,6 +15,7 @@ key                            row                                              
 `kafka/aborted/ID/N/CHUNK`     aborted transactions of a partition, `aborted.encode_chunk`    `gateway.partitions`
 `kafka/unit/ID/N`              a unit's own leader epoch, `units.UnitRow`                     `gateway.unit_epochs`
 `kafka/config/broker`          what AlterConfigs has set, `broker.encode_settings`            `gateway.dynamic_config`
+`kafka/features`               what UpdateFeatures has set, `features.FeaturesRow`            `gateway.feature_levels`
 `kafka/producer-ids`           the first producer id that is free, a `numbers.NumberRow`      `gateway.producer_ids`
 `kafka/leader-epoch`           above it no leader epoch was given, a `numbers.NumberRow`      `gateway.ownership`
 `kafka/assignment`             who serves from when on, `assignment.encode_generations`       `cluster_generations`

@@ -14,6 +14,7 @@ from kclient.gateway.rows.aborted import decode_chunk
 from kclient.gateway.rows.assignment import ReleasedRow, decode_generations
 from kclient.gateway.rows.broker import decode_cluster_id, decode_settings
 from kclient.gateway.rows.extents import decode_chunks, decode_extents
+from kclient.gateway.rows.features import FeaturesRow
 from kclient.gateway.rows.gateways import GatewayRow
 from kclient.gateway.rows.groups import decode_group, decode_offset, type_of_group
 from kclient.gateway.rows.numbers import LEADER_EPOCH, LOG_START, PRODUCER_IDS
@@ -85,6 +86,7 @@ _READERS: Final[dict[str, Callable[[str, bytes], object]]] = {
     keys.UNITS: _by(UnitRow.decode),
     keys.TRANSACTIONS: _transaction,
     keys.SETTINGS: _by(decode_settings),
+    keys.FEATURES: _by(FeaturesRow.decode),
     keys.PRODUCER_IDS: _by(PRODUCER_IDS.decode),
     keys.LEADER_EPOCH: _by(LEADER_EPOCH.decode),
     keys.CLUSTER_ID: _by(decode_cluster_id),
@@ -113,6 +115,7 @@ _KINDS: Final = {
     keys.UNITS: "unit epoch",
     keys.TRANSACTIONS: "transactional id",
     keys.SETTINGS: "gateway settings",
+    keys.FEATURES: "levels of features",
     keys.PRODUCER_IDS: "producer ids",
     keys.LEADER_EPOCH: "leader epoch",
     keys.CLUSTER_ID: "cluster id",

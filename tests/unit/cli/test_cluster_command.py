@@ -225,3 +225,51 @@ def test_brokers_that_do_not_answer_are_asked_side_by_side() -> None:
 
     found = gateways.standings(cast("Admin", Asked()), [1, 2, 3])
     assert found == {2: gateways.ToldStanding(7.0, 7000, "")}
+
+
+def test_features_are_shown_and_changed(admin: Admin, capsys: pytest.CaptureFixture[str]) -> None:
+    name = "transaction.version"
+
+    def shown() -> tuple[int, int]:
+        (found,) = objects(capsys, "features")
+        (feature,) = found["features"]
+        assert (feature["feature"], feature["lowest"], feature["highest"]) == (name, 0, 2)
+        return feature["level"], found["epoch"]
+
+    before = shown()
+    assert before[0] == 2
+    assert run(["cluster", "features", f"{name}=1", "--downgrade", "--dry-run"]) == 0
+    assert "dry run" in capsys.readouterr().err
+    assert shown() == before
+    assert run(["cluster", "features", f"{name}=1", "--downgrade"]) == 0
+    assert admin.describe_features(broker_id=1).finalized_features[name] == (1, 1)
+    assert run(["cluster", "features", f"{name}=0", "--unsafe-downgrade"]) == 0
+    assert run(["cluster", "features", f"{name}=2"]) == 0
+    end = time.monotonic() + 20
+    while (after := shown())[0] != 2:
+        assert time.monotonic() < end
+    assert after[1] > before[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["transaction.version"], "NAME=LEVEL"),
+        (["transaction.version=two"], "NAME=LEVEL"),
+        (["transaction.version=0"], "give --downgrade"),
+        (["transaction.version=99999"], "0 to 32767"),
+        (["transaction.version=1", "transaction.version=2"], "given twice"),
+        (["transaction.version=3"], "only support versions 0-2"),
+        (["transaction.version=1"], "Can't downgrade"),
+        (["no.such=1"], "do not support this feature"),
+        (["--dry-run"], "give NAME=LEVEL"),
+        (["--downgrade"], "give NAME=LEVEL"),
+        (["transaction.version=2", "--output", "json"], "without NAME=LEVEL"),
+    ],
+)
+def test_changes_of_features_that_are_refused(
+    admin: Admin, capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
+) -> None:
+    assert run(["cluster", "features", *arguments]) != 0
+    assert told in " ".join(capsys.readouterr().err.split())
+    assert admin.describe_features().finalized_features["transaction.version"] == (2, 2)

@@ -205,6 +205,11 @@ CASES: dict[str, Case] = {
             topic_partitions=[m.ElectLeadersRequestTopicPartitions(topic="t", partitions=[0])]
         ), 2, ((O.ALTER, *CLUSTER),),
     ),
+    "update features": Case(
+        lambda _: m.UpdateFeaturesRequest(
+            feature_updates=[m.FeatureUpdateKey(feature="transaction.version", max_version_level=2)]
+        ), 2, ((O.ALTER, *CLUSTER),),
+    ),
     "find the coordinator of a group": Case(
         lambda _: m.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), 4, ((O.DESCRIBE, *GROUP),)
     ),
