@@ -65,7 +65,7 @@ class TransactionOperations(TopicOperations):
             min_duration_ms: only those whose transaction began longer ago than so many milliseconds (KIP-994, Kafka
                 3.8).
             transactional_id_pattern: only ids that match this regular expression of RE2 as a whole (KIP-1152, Kafka
-                4.1; not a gateway).
+                4.1).
             timeout: seconds; the default is `default.api.timeout.ms`.
 
         Raises:

@@ -35,6 +35,7 @@ from kclient.errors import (
 from kclient.types import TopicPartition
 from tests.gateway_wire import batch_of, produce_request
 from tests.kafka_server import KafkaServer
+from tests.re2_cases import MATCHED, WRONG
 from tests.wire_session import until, wire_session
 
 pytestmark = pytest.mark.anyio
@@ -136,13 +137,27 @@ async def test_transactions_are_listed_and_described(admin: Admin, bootstrap: st
 async def test_filters_that_a_broker_does_not_know(admin: Admin, request: pytest.FixtureRequest, topic: str) -> None:
     with pytest.raises(ValueError, match="broker 1 knows no state 'Asleep'"):
         await admin.list_transactions(states=["Ongoing", "Asleep"])
-    if "kafka" not in request.node.callspec.params.values():
+    if "kafka3" in request.node.callspec.params.values():
         with pytest.raises(UnsupportedVersionError, match="transactional_id_pattern"):
             await admin.list_transactions(transactional_id_pattern=topic)
         return
     assert await admin.list_transactions(transactional_id_pattern=f"{topic}.*") == []
     with pytest.raises(InvalidRegularExpressionError):
         await admin.list_transactions(transactional_id_pattern="(")
+
+
+@pytest.mark.parametrize("bootstrap", [KAFKA[0], "gateway"], indirect=True)
+async def test_patterns_are_read_as_by_kafka(bootstrap: str) -> None:
+    """Each id is made, and listed by the patterns that match it, and by no others (KIP-1152)."""
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+        ids = {text for _, text, _ in MATCHED}
+        await admin.fence_producers(sorted(ids))  # which gives each a producer id
+        for pattern, text, matches in MATCHED:
+            found = {row.transactional_id for row in await admin.list_transactions(transactional_id_pattern=pattern)}
+            assert (text in found) is matches, (pattern, text)
+        for pattern in WRONG:
+            with pytest.raises(InvalidRegularExpressionError):
+                await admin.list_transactions(transactional_id_pattern=pattern)
 
 
 async def test_what_is_not_there(admin: Admin, topic: str) -> None:

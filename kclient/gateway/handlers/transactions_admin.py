@@ -1,7 +1,8 @@
-"""Looking at transactions: DescribeTransactions and ListTransactions (KIP-664)."""
+"""Looking at transactions: DescribeTransactions and ListTransactions (KIP-664, KIP-994, KIP-1152)."""
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, ClassVar, Final, cast
@@ -11,7 +12,9 @@ from kclient.gateway.access import AclOperation, ResourceType
 from kclient.gateway.error_codes import Role, code_of
 from kclient.gateway.handlers._work import counted
 from kclient.gateway.handlers.handler import Begun, Finish, Handler, VersionRange
+from kclient.gateway.patterns import LinearPattern
 from kclient.gateway.transaction_states import CoordinatedState
+from kclient.net.fair_queue import Pace
 from kclient.protocol.messages.transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
     from kclient.gateway.topics.table import TopicTable
     from kclient.gateway.transaction import Transaction
     from kclient.gateway.transactions.coordinator import TransactionCoordinator
+
+logger: logging.Logger = logging.getLogger("kclient.gateway.transactions")
 
 _PER_ID: Final = 1000
 """About how many bytes of memory an id takes until the request is answered."""
@@ -116,8 +121,7 @@ class ListTransactionsHandler(Handler):
     """Lists the transactions that are coordinated here."""
 
     API: ClassVar[ApiKey] = ApiKey.LIST_TRANSACTIONS
-    # v2 filters by a regular expression, which would be worked out on the event loop: clients filter by themselves
-    VERSIONS: ClassVar[VersionRange] = (0, 1)
+    VERSIONS: ClassVar[VersionRange] = (0, 2)
     ROLE: ClassVar[Role] = Role.GROUPS
     ONLY_READS: ClassVar[bool] = True
 
@@ -126,10 +130,20 @@ class ListTransactionsHandler(Handler):
         self._transactions = transactions
 
     def begin(self, request: ListTransactionsRequest, context: RequestContext) -> Finish:
-        """Go through their rows, in pages."""
-        return partial(self._finish, request, context.connection)
+        """Go through their rows, in pages. Raises `InvalidRegularExpressionError` for a pattern that is none."""
+        text = request.transactional_id_pattern
+        return partial(self._finish, request, context.connection, LinearPattern(text) if text else None)
 
-    async def _finish(self, request: ListTransactionsRequest, client: ConnectionContext) -> ListTransactionsResponse:
+    def fail(
+        self, request: ListTransactionsRequest, context: RequestContext, error: KafkaError
+    ) -> ListTransactionsResponse:
+        """The error, which has no place for a text: what is wrong with a pattern is in the log at DEBUG."""
+        logger.debug("ListTransactions of %s is refused: %s", context.connection.principal, error)
+        return ListTransactionsResponse(error_code=code_of(error, self.ROLE))
+
+    async def _finish(
+        self, request: ListTransactionsRequest, client: ConnectionContext, pattern: LinearPattern | None
+    ) -> ListTransactionsResponse | None:
         names = {state.value for state in CoordinatedState}
         wanted = set(request.state_filters)
         response = ListTransactionsResponse(unknown_state_filters=sorted(wanted - names))
@@ -153,4 +167,24 @@ class ListTransactionsHandler(Handler):
                 )
 
         await self._transactions.table.look_through(look)
+        if pattern is not None:
+            rows, pace = response.transaction_states, Pace(client.flow)
+            response.transaction_states = []
+            for row in rows:
+                if pace.over:
+                    await pace.pause()
+                    if client.gone:
+                        return None
+                if await _matches(pattern, row.transactional_id, pace):
+                    response.transaction_states.append(row)
         return response
+
+
+async def _matches(pattern: LinearPattern, name: str, pace: Pace) -> bool:
+    steps = pattern.steps(name)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return bool(end.value)
+        await pace.pause()

@@ -459,6 +459,52 @@ async def test_transactions_are_described_and_listed() -> None:
         assert {each.error_code for each in refused} == {E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED}
 
 
+async def test_transactions_are_listed_by_a_pattern() -> None:
+    """KIP-1152: of RE2, for the whole id, beside the other filters and the rights that a client has."""
+    async with running() as (gateway, wire):
+        await wire.create("t")
+        for name in ("app-1", "app-2", "other", "App-3"):
+            producer = ByHand(wire, name)
+            await producer.init()
+            if name == "app-2":
+                await producer.send("t", b"a")
+
+        async def listed(pattern: str | None, **filters: Any) -> list[str]:
+            answer = await wire(m.ListTransactionsRequest(transactional_id_pattern=pattern, **filters), 2)
+            assert not answer.error_code
+            return sorted(each.transactional_id for each in answer.transaction_states)
+
+        everything = ["App-3", "app-1", "app-2", "other"]
+        assert await listed(None) == await listed("") == await listed(".*") == everything
+        assert await listed("app") == []
+        assert await listed("app-.|o.*r") == ["app-1", "app-2", "other"]
+        assert await listed("(?i)app-\\d") == ["App-3", "app-1", "app-2"]
+        assert await listed("app-.*", state_filters=["Ongoing"]) == ["app-2"]
+        assert await listed("app-.*", duration_filter=60_000) == []
+        for wrong in ("(", "(?=a)", "a**", "(a{1000}){1000}", "a" * 5_000):
+            answer = await wire(m.ListTransactionsRequest(transactional_id_pattern=wrong), 2)
+            assert (answer.error_code, answer.transaction_states) == (E.INVALID_REGULAR_EXPRESSION, [])
+        assert await listed("other") == ["other"], "the connection goes on"
+        gateway.parts.access.authorizer = Rights((AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID))
+        assert await listed(".*") == []
+
+
+async def test_no_pattern_holds_up_other_clients() -> None:
+    """It would take Python's own `re` longer than the world is to last, in which nothing else runs."""
+    async with running() as (gateway, wire):
+        for number in range(20):
+            await ByHand(wire, "a" * 20_000 + str(number)).init()
+        request = m.ListTransactionsRequest(transactional_id_pattern="(a?a?)*(a+a+)+(.*a){1,30}y")
+        await wire.send(request, 2)
+        other = connect(gateway)
+        with anyio.fail_after(20):
+            for _ in range(20):
+                await other.metadata("t")
+            answer = await wire.read(request, 2)
+        await other.aclose()
+        assert (answer.error_code, answer.transaction_states) == (0, [])
+
+
 async def test_memory_holds_what_is_open_and_the_last_that_were_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "_IDLE", 4)
     async with running() as (gateway, wire):

@@ -1,0 +1,46 @@
+"""Patterns of RE2, ids that they match or not, and what is no pattern: for our engine and for Kafka's brokers."""
+
+from __future__ import annotations
+
+MATCHED: list[tuple[str, str, bool]] = [
+    ("app.*", "app-1", True),
+    ("app", "app-1", False),
+    ("app-1|other", "app-1", True),
+    ("(a|a)*b", "aaaa", False),
+    ("[[:alpha:]]+-\\d", "app-1", True),
+    ("[[:^alpha:]]", "1", True),
+    ("\\Qapp.1\\E", "app-1", False),
+    ("\\Qa.b\\E*", "a.bbb", True),
+    ("(?i)APP-1", "app-1", True),
+    ("(?i:A)pp-1", "app-1", True),
+    ("(?i:A)PP-1", "app-1", False),
+    ("a(?i)b|c", "C", True),
+    ("^app-1$", "app-1", True),
+    ("^app-1$", "app-1\n", False),
+    ("(?m)a$\n^b", "a\nb", True),
+    ("\\pLpp-1", "app-1", True),
+    ("\\p{Lu}\\P{Lu}", "Aa", True),
+    ("app-1\\z", "app-1", True),
+    ("\\Aapp-1", "app-1", True),
+    ("app(?P<rest>.*)", "app-1", True),
+    ("\\bapp\\b-1", "app-1", True),
+    ("a\\Bpp-1", "app-1", True),
+    ("ap{2,3}-1", "app-1", True),
+    ("ap{3}-1", "app-1", False),
+    ("a{,2}", "a{,2}", True),
+    (".", "\n", False),
+    ("(?s).", "\n", True),
+    ("[^a]", "\n", True),
+    ("(a*)*", "aaa", True),
+    ("[]a]", "]", True),
+    ("[a\\-z]", "-", True),
+    ("\\x41\\x{42}\\103", "ABC", True),
+    ("\\d", "\u0661", False),
+    ("\\w", "é", False),
+    ("é+", "éé", True),
+    ("(?U)a+?", "aa", True),
+]
+WRONG: list[str] = [
+    "(", "a)", "[", "[b-a]", "*a", "a**", "x{1001}", "(?=x)", "(?!x)", "(?<=a)b", "(?z)a", "(?P<>a)",
+    "(?P<n>a)(?P<n>b)", "\\1", "\\8", "\\y", "\\", "[[:no:]]", "\\p{None}", "\\x{110000}", "a{2,1}",
+]  # fmt: skip
