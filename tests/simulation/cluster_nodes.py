@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from random import Random
@@ -121,6 +121,8 @@ class _Manager:
         self.reachable = True
         self.lease_ends = 0.0
         """When the gateway's lease is over, on a clock that stands still for nobody."""
+        self.seam: Callable[[bool, Mapping[str, bytes | None]], object] | None = None
+        """Is told of each commit, before it is made (False) and when it was, and may make the manager unreachable."""
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._inner, name)
@@ -134,15 +136,22 @@ class _Manager:
                 self.lease_ends = max(self.lease_ends, asked + _CONFIRMED_S)
                 if name in _WRITES:
                     raise StorageFullError("database or disk is full")
+            self._at_seam(False, name, arguments)
             result = await found(*arguments, **options)
             if name in ("acquire", "renew") and result.name == gateway_key(self._number):
                 self.lease_ends = max(self.lease_ends, asked + LEASE_S)
             elif name == "commit":
                 self._committed(arguments[0])
+            self._at_seam(True, name, arguments)
             self._check()
             return result
 
         return call
+
+    def _at_seam(self, made: bool, name: str, arguments: Any) -> None:
+        if self.seam is not None and name == "commit":
+            self.seam(made, arguments[0])
+            self._check()
 
     def _committed(self, writes: Any) -> None:
         for key, value in writes.items():
@@ -162,10 +171,13 @@ class Node:
         store: An opening of the store, which is closed with it.
         dice: How long calls of the store take.
         disk: That of the store.
+        listen: Where it listens, if that is anywhere.
         options: Of the gateway.
     """
 
-    def __init__(self, number: int, store: Any, dice: Random, disk: Disk, **options: Any) -> None:
+    def __init__(
+        self, number: int, store: Any, dice: Random, disk: Disk, *, listen: str | None = None, **options: Any
+    ) -> None:
         self.number = number
         self.store = store
         self.machine = Machine()
@@ -173,7 +185,7 @@ class Node:
         self._disk = disk
         self._well_since = 0.0
         self.gateway = Gateway(
-            self.reached, listen=None, config={"node.id": number}, **options  # type: ignore[arg-type]
+            self.reached, listen=listen, config={"node.id": number}, **options  # type: ignore[arg-type]
         )  # fmt: skip
 
     @property

@@ -18,7 +18,7 @@ from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextma
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 from unittest import mock
 
 import trio
@@ -91,12 +91,20 @@ class World:
 
     # Gateways
 
+    def make(self, number: int, store: Any) -> Node:
+        """A gateway, which is not started."""
+        return Node(number, store, self.dice, self.disk, mapping=self.mapping)
+
+    async def prepare(self, wire: Wire) -> None:
+        """Make what there is to be, at the first gateway."""
+        await wire.create(TOPIC, PARTITIONS)
+
     async def start(self, number: int) -> Node:
         """Start a gateway, again until there is space for it, and wait until it serves."""
         while True:
             store = self.place.open()
             await store.__aenter__()
-            node = Node(number, store, self.dice, self.disk, mapping=self.mapping)
+            node = self.make(number, store)
             self.running.append(node)
             try:
                 await node.start()
@@ -119,7 +127,7 @@ class World:
         node = await self.start(1)
         async with node.connected() as wire:
             with trio.fail_after(60):
-                await wire.create(TOPIC, PARTITIONS)
+                await self.prepare(wire)
         await self.start(2)
         async with trio.open_nursery() as troubles:
             for _ in range(times):
@@ -420,6 +428,9 @@ class World:
                     await self.end(node, "killed")
 
 
+W = TypeVar("W", bound=World)
+
+
 async def _told(wire: Wire | None, request: Any, version: int) -> Any:
     return None if wire is None else await wire(request, version)
 
@@ -434,7 +445,13 @@ def few_generations() -> Iterator[None]:
         yield
 
 
-def live(seed: int, times: int = 4, backend: str | None = None, events: Sequence[str] = EVENTS) -> World:
+def live(
+    seed: int,
+    times: int = 4,
+    backend: str | None = None,
+    events: Sequence[str] = EVENTS,
+    kind: Callable[[int, str, Path, Sequence[str]], W] = World,  # type: ignore[assignment]
+) -> W:
     """A world, and all its promises kept; raises `Violated` if one was broken.
 
     Args:
@@ -442,11 +459,12 @@ def live(seed: int, times: int = 4, backend: str | None = None, events: Sequence
         times: So often something happens.
         backend: `memory` or `embedded`; if None, the seed says which.
         events: What may happen.
+        kind: Makes the world.
     """
     backend = backend or ("embedded" if seed % 4 == 3 else "memory")
     ids = Random(f"ids of {seed}")  # who leads a partition follows from its topic's
     with tempfile.TemporaryDirectory(dir=_fast()) as folder:
-        world = World(seed, backend, Path(folder), events)
+        world = kind(seed, backend, Path(folder), events)
 
         async def main(_: Loop) -> None:
             async with AsyncExitStack() as stack:

@@ -1,0 +1,166 @@
+"""Transactions over gateways that come, go and crash at each step: see `transaction_world`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from kclient.gateway.groups.offsets import GroupOffsets
+from kclient.gateway.log_transactions import LogTransactions
+from kclient.gateway.partition_id import PartitionId
+from kclient.gateway.transaction import ProducerIdentity, Transaction
+from kclient.gateway.transaction_states import CoordinatedState
+from kclient.gateway.transactions.coordinator import TransactionCoordinator
+from kclient.gateway.transactions.ending import TransactionEnding
+from tests.simulation.promises import Violated
+from tests.simulation.seeds import blocks
+from tests.simulation.transaction_seams import SEAMS, Seam
+from tests.simulation.transaction_world import TransactionWorld, transact
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+SEEDS = 2 * len(SEAMS)
+"""So many seeds begin with each seam twice; about a second each."""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_gateways_crash_at_every_step() -> None:
+    counts: Counter[str] = Counter()
+    for seed in range(SEEDS):
+        counts += transact(seed).counts
+    for seam in SEAMS:
+        assert counts[str(seam)], (str(seam), counts)
+    for what in ("zombie", "aborted", "offsets seen", "ProducerFencedError", "TransactionAbortableError"):
+        assert counts[what], (what, counts)
+    assert counts["committed"] > 10 * SEEDS, counts
+    assert counts["read"] > 20 * SEEDS, counts
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seeds", blocks(10), ids=str)
+def test_hundreds_of_histories(seeds: range) -> None:
+    for seed in seeds:
+        transact(seed)
+
+
+def test_a_seed_gives_the_same_history() -> None:
+    first, second = (transact(3, times=1) for _ in range(2))
+    assert first.history == second.history
+    assert first.counts == second.counts
+
+
+# Rules that are broken on purpose
+
+
+def markers_are_sent_before_prepare() -> AbstractContextManager[Any]:
+    """What is decided is not durable yet."""
+    end = TransactionCoordinator.end
+
+    async def early(
+        self: TransactionCoordinator, transactional_id: str, producer: ProducerIdentity, **options: Any
+    ) -> ProducerIdentity:
+        found = self.table.peek(transactional_id)
+        if found is not None and found.state is CoordinatedState.ONGOING and found.producer == producer:
+            ends = found.ended(producer, now_ms=found.update_ms, **options)
+            ending: Any = self.table.watcher
+            await ending._write(ends, ends.partitions)
+        return await end(self, transactional_id, producer, **options)
+
+    return mock.patch.object(TransactionCoordinator, "end", early)
+
+
+def it_is_complete_before_all_markers() -> AbstractContextManager[Any]:
+    """Each leader is told once."""
+    write = TransactionEnding._write
+
+    async def once(
+        self: TransactionEnding, transaction: Transaction, partitions: Iterable[PartitionId]
+    ) -> set[PartitionId]:
+        wanted = set(partitions)
+        await write(self, transaction, wanted)
+        return wanted
+
+    return mock.patch.object(TransactionEnding, "_write", once)
+
+
+def offsets_are_applied_early() -> AbstractContextManager[Any]:
+    """As soon as they come, though they are pending."""
+    pend = GroupOffsets.pend
+
+    def early(self: GroupOffsets, transactional_id: str, pending: Any) -> None:
+        pend(self, transactional_id, pending)
+        for partition, offset in () if pending is None else pending.offsets.items():
+            self.put(partition, offset.committed)
+
+    return mock.patch.object(GroupOffsets, "pend", early)
+
+
+def an_epoch_is_not_checked() -> AbstractContextManager[Any]:
+    """An EndTxn of whoever had the id before ends the transaction of who has it now."""
+    ended = Transaction.ended
+
+    def anybodys(self: Transaction, producer: ProducerIdentity, **options: Any) -> Transaction:
+        known = producer.producer_id == self.producer.producer_id and self.state is CoordinatedState.ONGOING
+        return ended(self, self.producer if known else producer, **options)
+
+    return mock.patch.object(Transaction, "ended", anybodys)
+
+
+def what_is_not_decided_is_read() -> AbstractContextManager[Any]:
+    """The last stable offset is the high watermark."""
+    return mock.patch.object(LogTransactions, "stable_offset", lambda _, high_watermark: high_watermark)
+
+
+def crashes_before_prepare(seed: int) -> None:
+    """Gateways crash where an end is not durable yet."""
+    transact(
+        seed, backend="memory", events=("seam",), kind=partial(TransactionWorld, seams=[Seam("prepare", made=False)])
+    )
+
+
+def zombies(seed: int) -> None:
+    """Clients stand still all the time, and little else happens."""
+    transact(seed, backend="memory", events=("moved", "clock"), kind=partial(TransactionWorld, patience_s=15.0))
+
+
+def anything(seed: int) -> None:
+    """What happens in other worlds, too."""
+    transact(seed, backend="memory")
+
+
+BROKEN: dict[Callable[[], AbstractContextManager[Any]], tuple[Callable[[int], None], int]] = {
+    markers_are_sent_before_prepare: (crashes_before_prepare, 3),
+    it_is_complete_before_all_markers: (anything, 4),
+    offsets_are_applied_early: (anything, 1),
+    an_epoch_is_not_checked: (zombies, 0),
+    what_is_not_decided_is_read: (anything, 0),
+}
+"""Each with what finds it, and a seed from which on that does soon."""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: str(broken.__name__))
+def test_what_is_broken_on_purpose_is_found(broken: Callable[[], AbstractContextManager[Any]]) -> None:
+    lives, first = BROKEN[broken]
+    with broken(), pytest.raises(Violated):
+        for seed in range(first, first + 20):
+            lives(seed)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: str(broken.__name__))
+def test_it_is_found_within_a_hundred(broken: Callable[[], AbstractContextManager[Any]]) -> None:
+    lives, _ = BROKEN[broken]
+    with broken(), pytest.raises(Violated):
+        for seed in range(2000, 2100):
+            lives(seed)

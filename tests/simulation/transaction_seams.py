@@ -1,0 +1,136 @@
+"""Where gateways crash amid transactions: right before a step is durable, or right behind it, before anybody is told.
+
+The steps of the coordinator and of groups are commits of rows; those of the leaders of partitions are what peers ask
+them for.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple
+from unittest import mock
+
+import trio
+
+from kclient.errors import ErrorCode, error_for
+from kclient.gateway.peers import LocalPeers
+from kclient.gateway.rows.keys import PENDING, TRANSACTIONS, parse_transaction_key
+from kclient.gateway.rows.transactions import decode_transaction
+from kclient.gateway.transaction_states import CoordinatedState
+from tests.simulation.cluster_nodes import Node
+from tests.simulation.machines import Machine, current
+
+STEPS: Final = ("init", "join", "offsets", "verify", "prepare", "marker", "complete")
+"""InitProducerId; a partition or group joins; TxnOffsetCommit; a leader asks for a batch; EndTxn; a partition's marker;
+all markers are durable."""
+_STEP_OF: Final = {
+    CoordinatedState.EMPTY: "init",
+    CoordinatedState.ONGOING: "join",
+    CoordinatedState.PREPARE_COMMIT: "prepare",
+    CoordinatedState.PREPARE_ABORT: "prepare",
+    CoordinatedState.COMPLETE_COMMIT: "complete",
+    CoordinatedState.COMPLETE_ABORT: "complete",
+}
+
+
+class Seam(NamedTuple):
+    """A place in a gateway's work."""
+
+    step: str
+    made: bool
+    """Whether the step is durable there."""
+
+    def __str__(self) -> str:
+        return f"{'behind' if self.made else 'before'} {self.step}"
+
+
+SEAMS: Final = tuple(Seam(step, made) for step in STEPS for made in (False, True))
+
+
+class Seams:
+    """Has one gateway at a time crash at a seam.
+
+    Args:
+        crash: Makes a gateway crash in this moment: nobody hears of it any more, and it does not reach the store.
+    """
+
+    def __init__(self, crash: Callable[[Node], object]) -> None:
+        self._crash = crash
+        self._nodes: dict[Machine, Node] = {}
+        self._armed: Seam | None = None
+        self._left = 0
+        self._struck: Node | None = None
+        self._news = trio.Event()
+        self.passed: Counter[Seam] = Counter()
+        """How often each was passed."""
+
+    def watch(self, node: Node) -> None:
+        """A gateway is about to start."""
+        self._nodes[node.machine] = node
+
+        def committed(made: bool, writes: Mapping[str, bytes | None]) -> None:
+            for key, value in writes.items():
+                if key.startswith(TRANSACTIONS) and value is not None:
+                    found = decode_transaction(value, parse_transaction_key(key))
+                    self._pass(node, Seam(_STEP_OF[found.state], made))
+                elif key.startswith(PENDING) and value is not None:
+                    self._pass(node, Seam("offsets", made))
+
+        node.reached.manager.seam = committed
+
+    def _pass(self, node: Node, seam: Seam) -> bool:
+        """Whether the gateway is to crash here."""
+        self.passed[seam] += 1
+        if seam != self._armed:
+            return False
+        self._left -= 1
+        if self._left:
+            return False
+        self._armed, self._struck = None, node
+        self._crash(node)
+        self._news.set()
+        return True
+
+    async def strike(self, seam: Seam, count: int, seconds: float) -> Node | None:
+        """Have whoever passes a seam as the `count`-th crash; the gateway, or None if that takes longer."""
+        self._armed, self._left, self._struck, self._news = seam, count, None, trio.Event()
+        with trio.move_on_after(seconds):
+            await self._news.wait()
+        self._armed = None
+        return self._struck
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """What leaders do for coordinators is seen in this block."""
+
+        append, write, verify = LocalPeers._append, LocalPeers.write_markers, LocalPeers.verify
+
+        def appended(peers: LocalPeers, *arguments: Any) -> Any:
+            """The marker of each partition."""
+            crashed = self._here(Seam("marker", made=False))
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER if crashed else append(peers, *arguments)
+
+        async def written(peers: LocalPeers, *arguments: Any, **options: Any) -> Any:
+            result = await write(peers, *arguments, **options)
+            self._crashed(Seam("marker", made=True))
+            return result
+
+        async def verified(peers: LocalPeers, *arguments: Any, **options: Any) -> Any:
+            self._crashed(Seam("verify", made=False))
+            result = await verify(peers, *arguments, **options)
+            self._crashed(Seam("verify", made=True))
+            return result
+
+        with mock.patch.multiple(LocalPeers, _append=appended, write_markers=written, verify=verified):
+            yield
+
+    def _crashed(self, seam: Seam) -> None:
+        if self._here(seam):
+            raise error_for(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the gateway has crashed")
+
+    def _here(self, seam: Seam) -> bool:
+        machine = current()
+        node = None if machine is None else self._nodes.get(machine)
+        return node is not None and self._pass(node, seam)
