@@ -14,6 +14,8 @@ from unittest import mock
 
 import trio
 
+from kclient.errors import KafkaError
+from kclient.htp import HtpError
 from kclient.net import connectors
 from kclient.net.address import Address
 from kclient.net.listeners import Listener
@@ -22,6 +24,7 @@ from kclient.net.streams import MemoryStream, memory_pair
 from kclient.protocol import ApiKey
 from kclient.types import Buffer
 from tests.simulation.machines import Machine, current
+from tests.simulation.promises import Killed
 
 _LATE_S = (0.1, 3.0, 20.0)
 """So much later a request arrives that its client has given up."""
@@ -165,8 +168,11 @@ class Network:
         if server is None or listener is None or server.closing:
             raise ConnectionRefusedError(f"nobody listens on {address}")
         ours, theirs = memory_pair(str(address), "client")
-        with nullcontext() if machine is None else machine.here():
-            server.attach(FarEnd(theirs), label=listener.label)
+        try:
+            with nullcontext() if machine is None else machine.here():
+                server.attach(FarEnd(theirs), label=listener.label)
+        except (KafkaError, HtpError, Killed) as error:  # it has failed, and closes
+            raise ConnectionRefusedError(f"nobody listens on {address} any more") from error
         line = Line(self, ours, str(address))
         self.lines[line] = None
         return line

@@ -141,7 +141,7 @@ class TransactionalClient:
                     machine.stop()
                     world.counts["zombie"] += 1
                     nursery.start_soon(self._go_on, machine)
-                await trio.sleep(world.dice.random() * 2)
+                await trio.sleep(world.dice.random() * 3)
 
     async def _go_on(self, machine: ClientMachine) -> None:
         dice = self._world.dice
@@ -205,7 +205,7 @@ def _consumer(group: str | None) -> kclient.Consumer:
     return kclient.Consumer(
         bootstrap_servers=BOOTSTRAP, group_id=group, enable_auto_commit=False, auto_offset_reset="earliest",
         isolation_level="read_committed", session_timeout_ms=6000, heartbeat_interval_ms=2000, request_timeout_ms=8000,
-        default_api_timeout_ms=_PATIENCE_MS, max_poll_records=20,
+        default_api_timeout_ms=_PATIENCE_MS, max_poll_records=20, fetch_max_wait_ms=3000,
     )  # fmt: skip
 
 
@@ -251,7 +251,7 @@ async def watch_offsets(world: TransactionWorld) -> None:
         for of, offset in (await committed_offsets(world)).items():
             world.history.offsets.append(OffsetSeen(world.now(), of, offset))
             world.counts["offsets seen"] += 1
-        await trio.sleep(world.dice.random() * 2)
+        await trio.sleep(world.dice.random() * 3)
 
 
 async def committed_offsets(world: TransactionWorld) -> dict[GroupPartition, int]:

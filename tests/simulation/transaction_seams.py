@@ -49,8 +49,15 @@ class Seam(NamedTuple):
 SEAMS: Final = tuple(Seam(step, made) for step in STEPS for made in (False, True))
 
 
+class _Trap:
+    def __init__(self, left: int) -> None:
+        self.left = left
+        self.struck: Node | None = None
+        self.news = trio.Event()
+
+
 class Seams:
-    """Has one gateway at a time crash at a seam.
+    """Has gateways crash at seams.
 
     Args:
         crash: Makes a gateway crash in this moment: nobody hears of it any more, and it does not reach the store.
@@ -59,10 +66,7 @@ class Seams:
     def __init__(self, crash: Callable[[Node], object]) -> None:
         self._crash = crash
         self._nodes: dict[Machine, Node] = {}
-        self._armed: Seam | None = None
-        self._left = 0
-        self._struck: Node | None = None
-        self._news = trio.Event()
+        self._armed: dict[Seam, _Trap] = {}
         self.passed: Counter[Seam] = Counter()
         """How often each was passed."""
 
@@ -83,23 +87,26 @@ class Seams:
     def _pass(self, node: Node, seam: Seam) -> bool:
         """Whether the gateway is to crash here."""
         self.passed[seam] += 1
-        if seam != self._armed:
+        trap = self._armed.get(seam)
+        if trap is None:
             return False
-        self._left -= 1
-        if self._left:
+        trap.left -= 1
+        if trap.left:
             return False
-        self._armed, self._struck = None, node
+        del self._armed[seam]
+        trap.struck = node
         self._crash(node)
-        self._news.set()
+        trap.news.set()
         return True
 
     async def strike(self, seam: Seam, count: int, seconds: float) -> Node | None:
         """Have whoever passes a seam as the `count`-th crash; the gateway, or None if that takes longer."""
-        self._armed, self._left, self._struck, self._news = seam, count, None, trio.Event()
+        trap = self._armed[seam] = _Trap(count)
         with trio.move_on_after(seconds):
-            await self._news.wait()
-        self._armed = None
-        return self._struck
+            await trap.news.wait()
+        if self._armed.get(seam) is trap:
+            del self._armed[seam]
+        return trap.struck
 
     @contextmanager
     def installed(self) -> Iterator[None]:
