@@ -35,7 +35,7 @@ def status(admin: Admin) -> Sheet:
     moves = admin.list_partition_reassignments()
     leads, holds = Counter[int](), Counter[int]()
     nodes = {node.id: node for node in cluster.nodes}
-    for info in _partitions(admin, []):
+    for info in _partitions(admin, [], internal=not told):
         for node in info.replicas:  # which may be at a broker that is away
             nodes.setdefault(node.id, node)
         holds.update(node.id for node in info.replicas)
@@ -73,7 +73,7 @@ def describe(admin: Admin, names: Sequence[str]) -> Sheet:
     causes = gateways.causes(told)
     drained = _drained(admin, moves) if "by hand" in causes.values() else frozenset()
     partitions = []
-    for info in _partitions(admin, names):
+    for info in _partitions(admin, names, internal=not told):
         move = moves.get(info.topic_partition)
         partitions.append(
             {
@@ -104,13 +104,13 @@ def _drained(admin: Admin, moves: Moves) -> frozenset[int]:
     """Brokers that give partitions away and lead none any more."""
     going = {node for move in moves.values() for node in move.removing_replicas}
     if going:
-        going -= {info.leader.id for info in _partitions(admin, []) if info.leader is not None}
+        going -= {info.leader.id for info in _partitions(admin, [], internal=False) if info.leader is not None}
     return frozenset(going)
 
 
-def _partitions(admin: Admin, names: Sequence[str]) -> list[PartitionInfo]:
-    """Those of some topics, or of all, in order."""
-    wanted = sorted(set(names)) or sorted(topic.name for topic in admin.list_topics(include_internal=True))
+def _partitions(admin: Admin, names: Sequence[str], *, internal: bool) -> list[PartitionInfo]:
+    """Those of some topics, or of all, in order; of Kafka's own too, if `internal`: gateways have nothing in them."""
+    wanted = sorted(set(names)) or sorted(topic.name for topic in admin.list_topics(include_internal=internal))
     found: list[PartitionInfo] = []
     for first in range(0, len(wanted), _AT_ONCE):
         some = wanted[first : first + _AT_ONCE]
@@ -174,7 +174,10 @@ def drain(brokers: Sequence[int], settings: dict[str, object], *, dry_run: bool)
     """Have all partitions that some brokers have move to the others, to those that have the fewest."""
     with Admin(settings) as admin:
         nodes = {node.id for node in admin.describe_cluster().nodes}
-        partitions = _partitions(admin, [])
+        partitions = _partitions(admin, [], internal=True)
+        internal = {topic.name for topic in admin.list_topics(include_internal=True) if topic.is_internal}
+        if internal and gateways.standings(admin, sorted(nodes)):  # of gateways they are not moved
+            partitions = [info for info in partitions if info.topic not in internal]
         known = nodes.union(node.id for info in partitions for node in info.replicas)  # one may be away
         for broker in brokers:
             if broker not in known:

@@ -346,7 +346,7 @@ class Consumer(ConsumerBase):
         return await core.waits.interruptible(core.queries.partitions_for, topic, self._seconds(timeout))
 
     async def list_topics(self, timeout: float | None = None) -> dict[str, list[PartitionInfo]]:
-        """All topics that may be described, with their partitions.
+        """All topics that may be described, with their partitions; Kafka's own (internal) ones too, as in Java.
 
         Raises:
             KafkaTimeoutError: No broker answered in time.

@@ -206,24 +206,45 @@ class Access:
 
         Raises:
             TopicAuthorizationError: The client may not use it.
+            InvalidTopicError: It is one of Kafka's own, see `described`.
             UnknownTopicOrPartitionError, UnknownTopicIdError: There is none.
         """
         if topic_id is None:
             self.check(client, operation, ResourceType.TOPIC, name)
             record = self._topics.get(name)
             if record is None:
+                self._topics.check_not_internal(name)
                 raise UnknownTopicOrPartitionError(f"there is no topic {name[:300]}")
             return record
-        record = self._topics.by_id(topic_id)
+        record = self._topics.by_id(topic_id) or self._topics.internal_by_id(topic_id)
         if record is None:
             raise UnknownTopicIdError(f"no topic has the id {topic_id.hex()}")
         if not self.allows(client, operation, ResourceType.TOPIC, record.name):  # without its name
             raise TopicAuthorizationError(f"{client.principal} may not {operation.name} the topic {topic_id.hex()}")
+        if not record.places:
+            self._topics.check_not_internal(record.name)
         return record
 
+    def internal(
+        self, client: ConnectionContext, operation: AclOperation, name: str, topic_id: bytes | None = None
+    ) -> TopicRecord | None:
+        """One of Kafka's own topics, as `find`."""
+        topics = self._topics
+        record = topics.internal(name) if topic_id is None else topics.internal_by_id(topic_id)
+        if record is None or not self.allows(client, operation, ResourceType.TOPIC, record.name):
+            return None
+        return record
+
+    def described(
+        self, client: ConnectionContext, operation: AclOperation, name: str, topic_id: bytes | None = None
+    ) -> TopicRecord:
+        """As `topic`, and Kafka's own topics too: for whoever only wants to know what there is."""
+        record = self.internal(client, operation, name, topic_id)
+        return self.topic(client, operation, name, topic_id) if record is None else record
+
     def names(self, client: ConnectionContext, operation: AclOperation) -> list[str]:
-        """The names of all topics with which a client may do this, sorted; not to be changed."""
-        names = self._topics.names()
+        """The names of all topics, Kafka's own too, with which a client may do this, sorted; not to be changed."""
+        names = self._topics.told()
         if self.authorizer is None:
             return names
         return list(self.allowed(client, operation, ResourceType.TOPIC, names))

@@ -73,6 +73,7 @@ from kclient.gateway.shields import Shields
 from kclient.gateway.standing import ClusterStanding
 from kclient.gateway.topics.catalogue import TopicCatalogue
 from kclient.gateway.topics.followed import FollowedTopics
+from kclient.gateway.topics.internal import internal_topics
 from kclient.gateway.topics.table import TopicTable
 from kclient.gateway.transactions.coordinator import TransactionCoordinator
 from kclient.gateway.transactions.settings import transaction_settings
@@ -199,7 +200,7 @@ async def assemble(
     def unreadable() -> bool:
         return dynamic.unreadable
 
-    topics = TopicTable(memory.limited("topics", _TOPICS_SHARE))
+    topics = TopicTable(memory.limited("topics", _TOPICS_SHARE), internal_topics(config, identity.cluster_id))
     claims = CoordinatorClaims(leadership, generations)
     groups = GroupCoordinator(
         topics, partial(group_settings, config), leadership,
@@ -265,10 +266,10 @@ async def assemble(
                 flow=queue.flow(),
                 spawn=spawn,
             ),
-            ListOffsetsHandler(access, partitions, TimestampSearch(store.capabilities, workers)),
-            OffsetForLeaderEpochHandler(access, partitions),
+            ListOffsetsHandler(access, partitions, TimestampSearch(store.capabilities, workers), leadership),
+            OffsetForLeaderEpochHandler(access, partitions, leadership),
             DeleteRecordsHandler(access, partitions),
-            DescribeProducersHandler(access, partitions),
+            DescribeProducersHandler(access, partitions, leadership),
             InitProducerIdHandler(access, producer_ids, transactions),
             MetadataHandler(identity.cluster_id, leadership, access, catalogue, auto_create_topics=auto_create_topics),
             DescribeClusterHandler(identity.cluster_id, leadership, access),

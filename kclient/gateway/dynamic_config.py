@@ -27,7 +27,8 @@ READ_ONLY: Final = frozenset(
     {
         "advertised.listeners", "broker.id", "broker.rack", "connections.max.idle.ms", "connections.max.memory.bytes",
         "listeners", "log.dir.min.free.bytes", "log.dirs", "max.incremental.fetch.session.cache.slots", "node.id",
-        "producer.id.cache.size", "queued.max.request.bytes", "queued.max.requests", "socket.request.max.bytes",
+        "offsets.topic.num.partitions", "producer.id.cache.size", "queued.max.request.bytes", "queued.max.requests",
+        "socket.request.max.bytes", "transaction.state.log.num.partitions",
     }
 )  # fmt: skip
 """Settings that only a restart changes."""

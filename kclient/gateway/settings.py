@@ -361,6 +361,13 @@ BROKER_SETTINGS: Final[Mapping[str, BrokerSetting]] = _table(
         "How often expired offsets are looked for.",
     ),
     BrokerSetting("offsets.retention.minutes", Number(1), "10080", "How long offsets of an empty group are kept."),
+    BrokerSetting(
+        "offsets.topic.num.partitions",
+        Number(1, MOST_PARTITIONS),
+        "50",
+        "How many partitions clients are told that the topic __consumer_offsets has. Give all gateways of a store the "
+        "same.",
+    ),
     BrokerSetting("offset.metadata.max.bytes", Number(0), "4096", "Longest metadata of a committed offset."),
     BrokerSetting(
         "producer.id.cache.size",
@@ -409,6 +416,13 @@ BROKER_SETTINGS: Final[Mapping[str, BrokerSetting]] = _table(
         Number(1),
         "604800000",
         "An idle transactional id is forgotten after this time.",
+    ),
+    BrokerSetting(
+        "transaction.state.log.num.partitions",
+        Number(1, MOST_PARTITIONS),
+        "50",
+        "How many partitions clients are told that the topic __transaction_state has. Give all gateways of a store the "
+        "same.",
     ),
     BrokerSetting("unclean.leader.election.enable", _B, "false", "Default of the topic setting."),
 )
@@ -474,7 +488,6 @@ WITHOUT_EFFECT: Final = (
     "num.network.threads",
     "num.recovery.threads.per.data.dir",
     "num.replica.fetchers",
-    "offsets.topic.num.partitions",
     "offsets.topic.replication.factor",
     "process.roles",
     "replica.fetch.max.bytes",
@@ -486,7 +499,6 @@ WITHOUT_EFFECT: Final = (
     "transaction.abort.timed.out.transaction.cleanup.interval.ms",
     "transaction.state.log.load.buffer.size",
     "transaction.state.log.min.isr",
-    "transaction.state.log.num.partitions",
     "transaction.state.log.replication.factor",
     "transaction.state.log.segment.bytes",
 )

@@ -432,7 +432,7 @@ class Consumer(StartedByWith, ConsumerBase):
         return self._wait_for(self._core.queries.partitions_for, topic, self._seconds(timeout))
 
     def list_topics(self, timeout: float | None = None) -> dict[str, list[PartitionInfo]]:
-        """All topics that may be described, with their partitions.
+        """All topics that may be described, with their partitions; Kafka's own (internal) ones too, as in Java.
 
         Raises:
             KafkaTimeoutError: No broker answered in time.

@@ -176,7 +176,7 @@ class GroupLoader:
             if not wanted(group_id):
                 continue
             topics, name = self._topics, partition.topic
-            record = topics.get(name)
+            record = topics.get(name) or topics.internal(name)
             if topics.deleted(name, topic_id):
                 self._deleted_topics.add(name)
                 self._deleted_topics.note(name, group_id, (partition.partition,))

@@ -14,7 +14,7 @@ from kclient.gateway.error_codes import code_of
 from kclient.gateway.handlers._work import FEW, Work, sorted_in_steps, started
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
 from kclient.gateway.leadership import Leadership
-from kclient.gateway.topics.names import check_name
+from kclient.gateway.topics.names import INTERNAL, check_name
 from kclient.gateway.topics.record import TopicRecord
 from kclient.protocol.lazy_arrays import lazily
 from kclient.protocol.messages.metadata import (
@@ -131,10 +131,10 @@ class DescribeTopicPartitionsHandler(Handler):
     def _topic(
         self, name: str, skip: int, left: int, client: ConnectionContext
     ) -> tuple[DescribeTopicPartitionsResponseTopic, int]:
-        answer = DescribeTopicPartitionsResponseTopic(name=name)
+        answer = DescribeTopicPartitionsResponseTopic(name=name, is_internal=name in INTERNAL)
         try:
             check_name(name)
-            record = self._access.topic(client, AclOperation.DESCRIBE, name)
+            record = self._access.described(client, AclOperation.DESCRIBE, name)
         except KafkaError as error:
             answer.error_code = code_of(error)
             return answer, 0

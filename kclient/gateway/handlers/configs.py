@@ -122,12 +122,16 @@ class DescribeConfigsHandler(Handler):
     ) -> Iterator[DescribeConfigsResourceResult]:
         _check_number(resource.configuration_keys or ())
         asked = set(resource.configuration_keys) if resource.configuration_keys else None
+        operation, name = AclOperation.DESCRIBE_CONFIGS, resource.resource_name
+        internal = (
+            resource.resource_type == Resource.TOPIC
+            and self._access.internal(context.connection, operation, name) is not None
+        )
         for setting, origins in self._settings(resource, context.connection, asked):
             if asked is None or setting.name in asked:
                 row = _row(setting, origins, synonyms=request.include_synonyms)
-                row.read_only = setting in ONLY_TOLD or (
-                    resource.resource_type == Resource.BROKER and setting.name in READ_ONLY
-                )
+                read_only = resource.resource_type == Resource.BROKER and setting.name in READ_ONLY
+                row.read_only = setting in ONLY_TOLD or read_only or internal
                 if request.include_documentation:
                     row.documentation = setting.doc
                 yield row
@@ -138,9 +142,11 @@ class DescribeConfigsHandler(Handler):
         origins, access = self._origins, self._access
         if resource.resource_type == Resource.TOPIC:
             check_name(resource.resource_name)
-            record = access.topic(client, AclOperation.DESCRIBE_CONFIGS, resource.resource_name)
+            record = access.described(client, AclOperation.DESCRIBE_CONFIGS, resource.resource_name)
             for name, setting in TOPIC_SETTINGS.items():
                 yield setting, list(origins.topic_origins(name, record.overrides))
+            if access.internal(client, AclOperation.DESCRIBE_CONFIGS, record.name) is record:
+                return  # it lies nowhere
             yield HTP_MAPPING, [Origin(HTP_MAPPING.name, record.mapping.name, SOURCE_STATIC_BROKER)]
             if record.mirror is not None:
                 yield HTP_MIRROR, [Origin(HTP_MIRROR.name, record.mirror.describe(), SOURCE_STATIC_BROKER)]

@@ -22,7 +22,7 @@ from kclient.gateway.contexts import RequestContext
 from kclient.gateway.error_codes import code_of
 from kclient.gateway.fetch_sessions import FINAL_EPOCH, FetchPlan, FetchSessionCache, Key, Wanted
 from kclient.gateway.handlers._work import FEW, Work, started
-from kclient.gateway.handlers.fetch_reading import MOST_AT_ONCE, Fetch, FetchReader, put_error, put_state
+from kclient.gateway.handlers.fetch_reading import MOST_AT_ONCE, Fetch, FetchReader, put_error, put_nothing, put_state
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
 from kclient.gateway.leadership import Leadership
 from kclient.gateway.partition import Partition
@@ -403,7 +403,7 @@ class FetchHandler(Handler):
             answer = FetchResponsePartitionData(partition_index=key.partition)
             partition = self._reader.find(fetch, key)
             if partition is None:
-                self._reader.put_error(fetch, key, answer, self._reader.why_not(fetch, key))
+                self._put_nothing(fetch, number, key, answer)
             elif number in fetch.errors:
                 self._reader.put_error(fetch, key, answer, fetch.errors[number])
             elif partition.state in UNREAD:
@@ -413,6 +413,21 @@ class FetchHandler(Handler):
         if not fetch.committed:
             answer.aborted_transactions = None
         return answer
+
+    def _put_nothing(self, fetch: Fetch, number: int, key: Key, answer: FetchResponsePartitionData) -> None:
+        """What is answered of a partition that is not found."""
+        code: int = ErrorCode.NONE
+        try:
+            if self._reader.is_internal(fetch, key):
+                code = fetch.errors.get(number, code)
+            else:
+                code = self._reader.why_not(fetch, key)
+        except KafkaError as error:
+            code = code_of(error)
+        if code:
+            self._reader.put_error(fetch, key, answer, code)
+        else:
+            put_nothing(answer)
 
 
 def _room(share: Share) -> int:

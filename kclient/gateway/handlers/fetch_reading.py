@@ -16,6 +16,7 @@ from kclient.gateway.config import Live
 from kclient.gateway.contexts import RequestContext
 from kclient.gateway.error_codes import code_of
 from kclient.gateway.fetch_sessions import FetchPlan, Key, Wanted
+from kclient.gateway.handlers._internal import END, InternalPartitions, check_offset
 from kclient.gateway.handlers._leaders import FETCH_SINCE, MOVED, tell_consumer
 from kclient.gateway.handlers._work import FEW, READ_COMMITTED
 from kclient.gateway.leadership import Leadership
@@ -189,6 +190,7 @@ class FetchReader:
         self._access = access
         self._partitions = partitions
         self._leadership = leadership
+        self._internal = InternalPartitions(access, leadership)
         self._max_bytes = max_bytes
         self._slow = SlowReads(spawn)
         self.memory: int = memory
@@ -209,7 +211,7 @@ class FetchReader:
             item = wanted[number]
             partition = self.find(fetch, item.key)
             if partition is None:
-                fetch.lacking = True
+                self._look_elsewhere(fetch, number, item)
             elif partition.state is not State.OPEN or partition.direct is None:
                 return None
             else:
@@ -244,7 +246,7 @@ class FetchReader:
                     return
             partition = self.find(fetch, wanted.key)
             if partition is None:
-                fetch.lacking = True
+                self._look_elsewhere(fetch, number, wanted)
                 continue
             try:
                 if partition.state is not State.OPEN:
@@ -292,6 +294,25 @@ class FetchReader:
         record = self._access.find(fetch.context.connection, AclOperation.READ, key.topic, topic_id)
         return None if record is None else self._partitions.of(record, key.partition)
 
+    def _look_elsewhere(self, fetch: Fetch, number: int, wanted: Wanted) -> None:
+        """A partition was not found: it is not there, or one of Kafka's own topics, of which nothing is ever read."""
+        key = wanted.key
+        try:
+            if not self.is_internal(fetch, key, wanted.leader_epoch):
+                fetch.lacking = True
+                return
+            check_offset(key.topic, key.partition, wanted.offset)
+        except KafkaError as error:
+            fetch.fail(number, error)
+
+    def is_internal(self, fetch: Fetch, key: Key, epoch: int = -1) -> bool:
+        """Whether this is a partition of one of Kafka's own topics. Raises why it cannot be read here."""
+        topic_id = key.topic_id if fetch.by_id else None
+        found = self._internal.epoch(
+            fetch.context.connection, AclOperation.READ, key.topic, key.partition, topic_id=topic_id, known=epoch
+        )
+        return found is not None
+
     def why_not(self, fetch: Fetch, key: Key) -> int:
         """The code of a partition that is not found."""
         try:
@@ -310,6 +331,7 @@ class FetchReader:
             return
         topic_id = key.topic_id if fetch.by_id else None
         record = self._access.find(context.connection, AclOperation.READ, key.topic, topic_id)
+        record = record or self._access.internal(context.connection, AclOperation.READ, key.topic, topic_id)
         if record is None or not 0 <= key.partition < record.partitions:
             return
         leadership = self._leadership
@@ -381,6 +403,12 @@ def put_state(answer: FetchResponsePartitionData, partition: Partition) -> None:
     answer.high_watermark = partition.log.high_watermark
     answer.last_stable_offset = partition.log.last_stable_offset
     answer.log_start_offset = partition.log.start_offset
+    answer.records = b""
+
+
+def put_nothing(answer: FetchResponsePartitionData) -> None:
+    """Say that a partition has no records, and never will."""
+    answer.high_watermark = answer.last_stable_offset = answer.log_start_offset = END
     answer.records = b""
 
 

@@ -151,7 +151,8 @@ class OffsetCommitHandler(Handler):
             missing = ErrorCode.NONE
             record: TopicRecord | None = None
             try:
-                record = self._access.topic(client, AclOperation.READ, topic.name, topic.topic_id if by_id else None)
+                topic_id = topic.topic_id if by_id else None
+                record = self._access.described(client, AclOperation.READ, topic.name, topic_id)
             except KafkaError as error:
                 missing = ErrorCode(code_of(error))
             answer = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id)
@@ -292,6 +293,7 @@ class OffsetFetchHandler(Handler):
         if group.topics is None:
             for name, indexes in self._everything(offsets, client):
                 record = access.find(client, AclOperation.DESCRIBE, name, None)
+                record = record or access.internal(client, AclOperation.DESCRIBE, name)
                 if record is not None or not by_id:
                     topic_id = record.topic_id if record is not None else bytes(16)
                     response.topics.append(_answer(offsets, name, topic_id, indexes, ErrorCode.NONE, stable=stable))
@@ -313,7 +315,7 @@ class OffsetFetchHandler(Handler):
         if by_id:
             name = ""
             try:
-                name = self._access.topic(client, AclOperation.DESCRIBE, "", topic.topic_id).name
+                name = self._access.described(client, AclOperation.DESCRIBE, "", topic.topic_id).name
             except KafkaError as refusal:
                 error = ErrorCode(code_of(refusal))
         else:
@@ -432,7 +434,7 @@ class OffsetDeleteHandler(Handler):
             missing = ErrorCode.NONE
             record: TopicRecord | None = None
             try:
-                record = self._access.topic(client, AclOperation.READ, topic.name)
+                record = self._access.described(client, AclOperation.READ, topic.name)
             except KafkaError as error:
                 missing = ErrorCode(code_of(error))
             answer = OffsetDeleteResponseTopic(name=topic.name)

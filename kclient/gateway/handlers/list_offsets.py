@@ -16,9 +16,11 @@ from kclient.errors import (
 from kclient.gateway.access import Access, AclOperation
 from kclient.gateway.contexts import RequestContext
 from kclient.gateway.error_codes import code_of
+from kclient.gateway.handlers._internal import END, InternalPartitions
 from kclient.gateway.handlers._partitions import NamedPartitions
 from kclient.gateway.handlers._work import READ_COMMITTED, counted
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
+from kclient.gateway.leadership import Leadership
 from kclient.gateway.partition import Partition
 from kclient.gateway.partitions import PartitionTable
 from kclient.gateway.search import TimestampSearch
@@ -47,6 +49,7 @@ MAX_TIMESTAMP: Final = -3
 EARLIEST_LOCAL: Final = -4
 LATEST_TIERED: Final = -5
 EARLIEST_PENDING_UPLOAD: Final = -6
+_ENDS: Final = (LATEST, EARLIEST, EARLIEST_LOCAL)
 _HIGH_WATERMARK: Final = -1
 _PER_PARTITION: Final = 150
 """About how many bytes of memory a partition's row takes."""
@@ -69,8 +72,11 @@ class ListOffsetsHandler(Handler):
     API: ClassVar[ApiKey] = ApiKey.LIST_OFFSETS
     VERSIONS: ClassVar[VersionRange] = (1, 11)
 
-    def __init__(self, access: Access, partitions: PartitionTable, search: TimestampSearch) -> None:
+    def __init__(
+        self, access: Access, partitions: PartitionTable, search: TimestampSearch, leadership: Leadership
+    ) -> None:
         self._partitions = NamedPartitions(access, partitions, AclOperation.DESCRIBE)
+        self._internal = InternalPartitions(access, leadership)
         self._search = search
 
     def begin(self, request: ListOffsetsRequest, context: RequestContext) -> Begun:
@@ -96,6 +102,8 @@ class ListOffsetsHandler(Handler):
                         row.leader_epoch = -1
                     answer.partitions.append(row)
                     try:
+                        if self._is_internal(context, topic.name, wanted, row, version):
+                            continue
                         partition = partitions.find(context, topic.name, wanted.partition_index)
                         await partitions.ready(partition, context, named, pace)
                         if wanted.timestamp >= 0 or wanted.timestamp == MAX_TIMESTAMP:
@@ -105,6 +113,28 @@ class ListOffsetsHandler(Handler):
                     except KafkaError as error:
                         row.error_code = code_of(error)
         return response
+
+    def _is_internal(
+        self,
+        context: RequestContext,
+        name: str,
+        wanted: ListOffsetsPartition,
+        row: ListOffsetsPartitionResponse,
+        version: int,
+    ) -> bool:
+        """Whether this is a partition of Kafka's own topics; then the row says what an empty log does."""
+        epoch = self._internal.epoch(
+            context.connection, AclOperation.DESCRIBE, name, wanted.partition_index, known=wanted.current_leader_epoch
+        )
+        if epoch is None:
+            return False
+        if wanted.timestamp in _ENDS:
+            row.offset = END
+            if version >= _WITH_LEADER_EPOCH:
+                row.leader_epoch = epoch
+        elif wanted.timestamp < EARLIEST_PENDING_UPLOAD:
+            raise UnsupportedForMessageFormatError(f"there is no timestamp {wanted.timestamp}")
+        return True
 
     @staticmethod
     def _end_of(partition: Partition, wanted: ListOffsetsPartition, *, committed: bool) -> int:
@@ -163,8 +193,9 @@ class OffsetForLeaderEpochHandler(Handler):
     API: ClassVar[ApiKey] = ApiKey.OFFSET_FOR_LEADER_EPOCH
     VERSIONS: ClassVar[VersionRange] = (2, 4)
 
-    def __init__(self, access: Access, partitions: PartitionTable) -> None:
+    def __init__(self, access: Access, partitions: PartitionTable, leadership: Leadership) -> None:
         self._partitions = NamedPartitions(access, partitions, AclOperation.DESCRIBE)
+        self._internal = InternalPartitions(access, leadership)
 
     def begin(self, request: OffsetForLeaderEpochRequest, context: RequestContext) -> Begun:
         """Partitions may have to be opened."""
@@ -187,6 +218,14 @@ class OffsetForLeaderEpochHandler(Handler):
                 row = OffsetForLeaderEpochResponseEndOffset(partition=wanted.partition)
                 answer.partitions.append(row)
                 try:
+                    epoch = self._internal.epoch(
+                        context.connection, AclOperation.DESCRIBE, topic.topic, wanted.partition,
+                        known=wanted.current_leader_epoch,
+                    )  # fmt: skip
+                    if epoch is not None:
+                        if wanted.leader_epoch == epoch:
+                            row.leader_epoch, row.end_offset = epoch, END
+                        continue
                     partition = partitions.find(context, topic.topic, wanted.partition)
                     await partitions.ready(partition, context, named, pace)
                     self._look_up(partition, wanted, row)

@@ -88,7 +88,7 @@ class MetadataHandler(Handler):
         for count, topic in enumerate(request.topics):
             if names_only and (topic.name is None or topic.topic_id != ZERO_UUID):
                 return _refused(request.topics, ErrorCode.INVALID_REQUEST)  # as Kafka
-            record = None if topic.name is None else access.find(client, AclOperation.DESCRIBE, topic.name, None)
+            record = None if topic.name is None else self._found(client, topic.name)
             if record is not None:
                 weight += record.partitions
             elif topic.name is not None and self._may_create(request, topic.name, client):
@@ -103,8 +103,12 @@ class MetadataHandler(Handler):
         return self._respond(len(request.topics), request.topics, request, context)
 
     def _partitions(self, names: list[str], client: ConnectionContext) -> int:
-        found = (self._access.find(client, AclOperation.DESCRIBE, name, None) for name in names)
+        found = (self._found(client, name) for name in names)
         return sum(record.partitions for record in found if record is not None)
+
+    def _found(self, client: ConnectionContext, name: str) -> TopicRecord | None:
+        access, operation = self._access, AclOperation.DESCRIBE
+        return access.find(client, operation, name, None) or access.internal(client, operation, name)
 
     def _may_create(self, request: MetadataRequest, name: str, client: ConnectionContext) -> bool:
         if not self._creates(request, name):
@@ -171,12 +175,12 @@ class MetadataHandler(Handler):
         refused: Mapping[str, KafkaError],
     ) -> MetadataResponseTopic:
         access, client, version = self._access, context.connection, context.api_version
-        answer = MetadataResponseTopic(name=wanted.name)
+        answer = MetadataResponseTopic(name=wanted.name, is_internal=wanted.name in INTERNAL)
         try:
             if wanted.name is not None:
                 check_name(wanted.name)
                 try:
-                    record = access.topic(client, AclOperation.DESCRIBE, wanted.name)
+                    record = access.described(client, AclOperation.DESCRIBE, wanted.name)
                 except UnknownTopicOrPartitionError:
                     if wanted.name in refused:
                         raise refused[wanted.name] from None
@@ -185,7 +189,7 @@ class MetadataHandler(Handler):
                     raise
             elif version >= _BY_ID_SINCE and wanted.topic_id != ZERO_UUID:
                 answer.topic_id = wanted.topic_id
-                record = access.topic(client, AclOperation.DESCRIBE, "", wanted.topic_id)
+                record = access.described(client, AclOperation.DESCRIBE, "", wanted.topic_id)
             else:
                 raise InvalidTopicError("a topic without a name")
             if request.include_topic_authorized_operations:
@@ -193,7 +197,7 @@ class MetadataHandler(Handler):
         except KafkaError as error:
             answer.error_code = code_of(error)
             return answer
-        answer.name, answer.topic_id = record.name, record.topic_id
+        answer.name, answer.topic_id, answer.is_internal = record.name, record.topic_id, record.name in INTERNAL
         answer.partitions = _partitions_of(record, self._leadership)
         return answer
 

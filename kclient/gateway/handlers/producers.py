@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, cast
 from kclient.errors import KafkaError
 from kclient.gateway.access import AclOperation
 from kclient.gateway.error_codes import put_error
+from kclient.gateway.handlers._internal import InternalPartitions
 from kclient.gateway.handlers._partitions import NamedPartitions
 from kclient.gateway.handlers._work import counted
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
@@ -25,6 +26,7 @@ from kclient.protocol.registry import ApiKey
 if TYPE_CHECKING:
     from kclient.gateway.access import Access
     from kclient.gateway.contexts import RequestContext
+    from kclient.gateway.leadership import Leadership
     from kclient.gateway.partitions import PartitionTable
     from kclient.gateway.producer_windows import ProducerWindow
 
@@ -40,7 +42,8 @@ class DescribeProducersHandler(Handler):
     API: ClassVar[ApiKey] = ApiKey.DESCRIBE_PRODUCERS
     VERSIONS: ClassVar[VersionRange] = (0, 0)
 
-    def __init__(self, access: Access, partitions: PartitionTable) -> None:
+    def __init__(self, access: Access, partitions: PartitionTable, leadership: Leadership) -> None:
+        self._internal = InternalPartitions(access, leadership)
         self._table = partitions
         self._partitions = NamedPartitions(access, partitions, AclOperation.READ)
 
@@ -68,6 +71,8 @@ class DescribeProducersHandler(Handler):
                 row = DescribeProducersResponsePartition(partition_index=number)
                 answer.partitions.append(row)
                 try:
+                    if self._internal.epoch(context.connection, AclOperation.READ, topic.name, number) is not None:
+                        continue  # nobody produces to it
                     partition = partitions.find(context, topic.name, number)
                     await partitions.ready(partition, context, named, pace)
                     windows = partition.log.windows

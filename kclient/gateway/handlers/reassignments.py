@@ -57,7 +57,7 @@ _PREFERRED, _UNCLEAN = 0, 1
 
 def _partition(topics: TopicTable, name: str, index: int) -> TopicRecord:
     """The topic of a partition that there is; raises `KafkaError` otherwise."""
-    record = topics.get(name)
+    record = topics.get(name) or topics.internal(name)
     if record is None or not 0 <= index < record.partitions:
         raise UnknownTopicOrPartitionError(f"the topic {name[:300]} has no partition {index}")
     return record
@@ -104,6 +104,7 @@ class AlterPartitionReassignmentsHandler(Handler):
                         raise InvalidRequestError("the request names this partition more than once")
                     named.add((topic.name, partition.partition_index))
                     record = _partition(self._topics, topic.name, partition.partition_index)
+                    self._topics.check_not_internal(record.name)
                     node_id = self._target(partition, may_change=request.allow_replication_factor_change)
                     unit = self._leadership.unit(record, partition.partition_index)
                     if moved.setdefault(unit, node_id) != node_id:

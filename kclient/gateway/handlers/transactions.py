@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, ClassVar, Final, cast
 import anyio
 
 from kclient.concurrency import side_by_side
-from kclient.errors import ErrorCode, InvalidRequestError, KafkaError, UnknownTopicOrPartitionError
+from kclient.errors import (
+    ErrorCode,
+    InvalidRequestError,
+    InvalidTopicError,
+    KafkaError,
+    UnknownTopicOrPartitionError,
+)
 from kclient.gateway.access import CLUSTER_NAME, AclOperation, ResourceType
 from kclient.gateway.error_codes import Role, code_of
 from kclient.gateway.handlers._work import counted
@@ -185,6 +191,8 @@ class AddPartitionsToTxnHandler(Handler):
             try:
                 record = find(topic.name)
                 topic_id, partitions = record.topic_id, record.partitions
+            except InvalidTopicError:  # one of Kafka's own: as Kafka answers
+                code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             except KafkaError as error:
                 code = code_of(error)
             for number in topic.partitions:

@@ -281,7 +281,7 @@ class TopicCatalogue:
         `InvalidPartitionsError`, `InvalidConfigurationError`, `PolicyViolationError`.
         """
         check_name(name)
-        if name in self._topics:
+        if name in self._topics or self._topics.internal(name) is not None:
             raise TopicExistsError(f"Topic '{name}' already exists.")
         if name in self._topics.damaged:
             raise TopicExistsError(f"Topic '{name}' exists and is not served, {self._topics.damaged[name]}")
@@ -608,6 +608,7 @@ class TopicCatalogue:
     def _require(self, name: str) -> TopicRecord:
         record = self._topics.get(name)
         if record is None:
+            self._topics.check_not_internal(name)
             raise UnknownTopicOrPartitionError(f"This server does not host the topic {name!r}.")
         return record
 

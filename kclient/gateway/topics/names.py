@@ -8,7 +8,9 @@ from typing import Final
 from kclient.errors import InvalidTopicError
 
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+CONSUMER_OFFSETS: Final = "__consumer_offsets"
+TRANSACTION_STATE: Final = "__transaction_state"
+INTERNAL: Final = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE, "__share_group_state"})
 """Kafka's own topics: a gateway keeps their content elsewhere, so they are not made by asking for them."""
 
 

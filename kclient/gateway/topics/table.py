@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from kclient.errors import PolicyViolationError
+from kclient.errors import InvalidTopicError, PolicyViolationError
 
 if TYPE_CHECKING:
     from kclient.gateway.topics.record import Intent, TopicRecord
@@ -21,13 +21,17 @@ class TopicTable:
 
     Args:
         memory: Where they count.
+        internal: Kafka's own topics, which are told of, and nothing else: only what says so finds them.
     """
 
-    def __init__(self, memory: LimitedAccount) -> None:
+    def __init__(self, memory: LimitedAccount, internal: Iterable[TopicRecord] = ()) -> None:
+        self._internal = {record.name: record for record in internal}
+        self._internal_by_id = {record.topic_id: record for record in self._internal.values()}
         self._memory = memory
         self._by_name: dict[str, TopicRecord] = {}
         self._by_id: dict[bytes, TopicRecord] = {}
         self._names: list[str] | None = None
+        self._told: list[str] | None = None
         self.left: dict[str, Intent] = {}
         """What creations and deletions have left to be removed, by the topic's name."""
         self.damaged: dict[str, str] = {}
@@ -69,9 +73,36 @@ class TopicTable:
             self._names = sorted(self._by_name)
         return self._names
 
+    def told(self) -> list[str]:
+        """The names of all topics that clients are told of, Kafka's own among them, sorted; not to be changed."""
+        if self._told is None:
+            self._told = sorted(self._by_name.keys() | self._internal.keys())
+        return self._told
+
+    def internal(self, name: str) -> TopicRecord | None:
+        """Kafka's own topic of this name. One that was made under it, as earlier releases allowed, comes first."""
+        return None if name in self._by_name else self._internal.get(name)
+
+    def internal_by_id(self, topic_id: bytes) -> TopicRecord | None:
+        """Kafka's own topic of this id."""
+        record = self._internal_by_id.get(topic_id)
+        return None if record is None else self.internal(record.name)
+
+    def check_not_internal(self, name: str) -> None:
+        """Refuse a change of one of Kafka's own topics, and records for it.
+
+        Raises:
+            InvalidTopicError: It is one.
+        """
+        if self._internal and self.internal(name) is not None:
+            raise InvalidTopicError(
+                f"The topic {name} is internal: the gateway keeps what Kafka has in it in its store, so it is always "
+                "there, empty, and cannot be written to, changed, moved or deleted."
+            )
+
     def add(self, record: TopicRecord) -> None:
         """Put a topic in: from now on it follows the broker's settings, see `TopicCatalogue.resolve_all`."""
-        self._names = None
+        self._names = self._told = None
         self._by_name[record.name] = record
         self._by_id[record.topic_id] = record
         self.count(record)
@@ -120,7 +151,7 @@ class TopicTable:
 
     def remove(self, record: TopicRecord) -> None:
         """Take a topic out: nobody finds it any more."""
-        self._names = None
+        self._names = self._told = None
         del self._by_name[record.name], self._by_id[record.topic_id]
         self._memory.add(-record.held)
         record.held = 0

@@ -143,7 +143,7 @@ def test_it_is_shown_anew_until_it_is_ended(
 def test_a_topic_that_is_deleted_meanwhile_is_left_out(
     admin: Admin, gone: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    listed, original = admin.list_topics(include_internal=True), admin.list_topics
+    listed, original = admin.list_topics(), admin.list_topics
     answers = [[*listed, *(replace(listed[0], name=name) for name in gone)], listed]
     monkeypatch.setattr(admin, "list_topics", lambda **_: answers.pop(0))
     assert sum(broker["leads"] for broker in cluster.status(admin).fields["brokers"]) == COUNT

@@ -477,7 +477,7 @@ async def test_topics_and_partitions(address: str) -> None:
     await fill(address)
     async with reading(address) as consumer:
         assert [info.partition for info in await consumer.partitions_for("t")] == [0, 1, 2]
-        assert set(await consumer.list_topics()) == {"t"}
+        assert set(await consumer.list_topics()) == {"__consumer_offsets", "__transaction_state", "t"}
         consumer.assign([T[0]])
         await drain(consumer, 10)
         figures = consumer.metrics()

@@ -58,6 +58,9 @@ from tests.gateway_wire import Wire, batch_of, names, running
 
 pytestmark = pytest.mark.anyio
 
+INTERNAL = ("__consumer_offsets", "__transaction_state")
+"""Kafka's own topics, which are always there."""
+
 
 # ApiVersions
 
@@ -149,8 +152,8 @@ async def test_topics_are_created_by_asking_for_them() -> None:
         assert forbidden.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         wrong = (await wire.metadata("a b", create=True)).topics[0]
         assert wrong.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
-        internal = (await wire.metadata("__consumer_offsets", create=True)).topics[0]
-        assert internal.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        internal = (await wire.metadata("__share_group_state", create=True)).topics[0]
+        assert (internal.error_code, internal.is_internal) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, True)
 
 
 async def test_creating_by_asking_can_be_turned_off() -> None:
@@ -163,8 +166,8 @@ async def test_all_topics_and_topics_by_id() -> None:
     async with running() as (_, wire):
         created = [await wire.create(name) for name in ("b", "a")]
         everything = await wire(MetadataRequest(topics=None), 12)
-        assert [topic.name for topic in everything.topics] == ["a", "b"]
-        assert [topic.name for topic in (await wire(MetadataRequest(topics=[]), 0)).topics] == ["a", "b"]
+        assert [topic.name for topic in everything.topics] == [*INTERNAL, "a", "b"]
+        assert [topic.name for topic in (await wire(MetadataRequest(topics=[]), 0)).topics] == [*INTERNAL, "a", "b"]
         wanted = [MetadataRequestTopic(name=None, topic_id=key) for key in (created[0].topic_id, b"x" * 16)]
         found = (await wire(MetadataRequest(topics=wanted), 12)).topics
         assert [(topic.name, topic.error_code) for topic in found] == [("b", 0), (None, ErrorCode.UNKNOWN_TOPIC_ID)]
@@ -182,7 +185,7 @@ async def test_versions_that_carry_ids_and_have_only_names(version: int) -> None
                 (odd.name or "", odd.topic_id),
             ]
             assert {topic.error_code for topic in answer.topics} == {ErrorCode.INVALID_REQUEST}
-        assert [topic.name for topic in (await wire(MetadataRequest(topics=None), 12)).topics] == ["a"]
+        assert [topic.name for topic in (await wire(MetadataRequest(topics=None), 12)).topics] == [*INTERNAL, "a"]
 
 
 async def test_describe_cluster() -> None:
@@ -359,7 +362,7 @@ async def test_topics_of_a_request_are_deleted_together(monkeypatch: pytest.Monk
         assert [row.error_code for row in rows] == [unknown, *[0] * 100, unknown]
         assert most <= 32
         assert not under_way
-        assert not (await wire(MetadataRequest(topics=None), 9)).topics
+        assert {topic.name for topic in (await wire(MetadataRequest(topics=None), 9)).topics} == {*INTERNAL}
 
 
 @pytest.mark.parametrize("version", range(1, 7))
@@ -404,6 +407,7 @@ async def test_deleting_what_is_named_more_than_once() -> None:
             (None, refused),
         ]
         assert {topic.name for topic in (await wire(MetadataRequest(topics=None), 9)).topics} == {
+            *INTERNAL,
             "twice",
             "again",
             "both",

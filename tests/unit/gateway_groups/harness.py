@@ -79,6 +79,15 @@ class FakeTopics:
     def get(self, name: str) -> FakeTopic | None:
         return self.by_name.get(name)
 
+    def internal(self, name: str) -> None:
+        return None
+
+    def internal_by_id(self, topic_id: bytes) -> None:
+        return None
+
+    def check_not_internal(self, name: str) -> None:
+        pass
+
     def deleted(self, name: str, topic_id: bytes) -> bool:
         return (name, topic_id) in self.left
 

@@ -98,7 +98,7 @@ def test_everything(address: str) -> None:
         assert consumer.beginning_offsets(T) == dict.fromkeys(T, 0)
         assert set(consumer.offsets_for_times({T[0]: 0}).values()) != {None}
         assert len(consumer.partitions_for("t")) == 3
-        assert set(consumer.list_topics()) == {"t"}
+        assert set(consumer.list_topics()) == {"__consumer_offsets", "__transaction_state", "t"}
         consumer.seek_to_beginning()
         assert consumer.poll_arrow(5.0).num_rows == 30
         consumer.seek(T[1], 8)
