@@ -9,7 +9,7 @@ import anyio.to_thread
 import pytest
 
 import kclient
-from kclient.admin import Admin, FeatureUpdate, NewTopic, UpgradeType
+from kclient.admin import Admin, FeatureUpdate, NewTopic, OffsetSpec, UpgradeType
 from kclient.errors import ErrorCode, InvalidUpdateVersionError
 from kclient.protocol import messages as m
 from tests.kafka_artifacts import KAFKA_4
@@ -130,3 +130,28 @@ async def test_kafkas_own_command(bootstrap: str, topic: str, tmp_path_factory: 
         await until(lambda: level_of(admin), lambda level: level == 2)
         await run("disable", "--feature", NAME, "--unsafe")
         await until(lambda: level_of(admin), lambda level: level == 0)
+
+
+@pytest.mark.foreign
+@pytest.mark.kafka
+async def test_javas_producer_goes_by_the_level_in_use(
+    bootstrap: str, topic: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """With level 2 each of its transactions ends with another epoch, below that none does."""
+    tools = JavaTools(KAFKA_4, tmp_path_factory.mktemp("tools"))
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+        await admin.create_topics([NewTopic(topic, 1, 1)])
+        for level, kind in ((1, UpgradeType.SAFE_DOWNGRADE), (2, UpgradeType.UPGRADE)):
+            await admin.update_features({NAME: FeatureUpdate(level, kind)})
+            await until(lambda: level_of(admin), lambda found, level=level: found == level)
+            name = f"{topic}-{level}"
+            call = (
+                "org.apache.kafka.tools.ProducerPerformance", "--topic", topic, "--num-records", "500",
+                "--record-size", "10", "--throughput", "1000", "--transactional-id", name,
+                "--transaction-duration-ms", "50", "--producer-props", f"bootstrap.servers={bootstrap}",
+            )  # fmt: skip
+            await anyio.to_thread.run_sync(lambda call=call: tools.run(*call))
+            described = (await admin.describe_transactions([name]))[name]
+            assert (described.producer_epoch > 1) is (level == 2), described
+        ends = await admin.list_offsets({(topic, 0): OffsetSpec.LATEST})
+        assert all(found is not None and found.offset > 1000 for found in ends.values())
