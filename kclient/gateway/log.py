@@ -448,11 +448,12 @@ class PartitionLog:
     def prepare_end(self, header: Header, marker: Marker, now_ms: int, *, bumped: bool = False) -> Append:
         """Give the control record of a transaction's coordinator its offset. It need not end anything.
 
-        `bumped`: its epoch is greater than that of the transaction, so batches of that epoch are of a later one.
+        `bumped`: its epoch is greater than that of the transaction, so batches of that epoch are of a later one, which
+        it does not end however late it comes (KIP-1228).
 
-        Raises `InvalidProducerEpochError` where the producer has a newer epoch, and
-        `TransactionCoordinatorFencedError` where a newer coordinator has ended a transaction of it; then nothing has
-        changed.
+        Raises `InvalidProducerEpochError` where the producer has a newer epoch, or such a later transaction is open,
+        and `TransactionCoordinatorFencedError` where a newer coordinator has ended a transaction of it; then nothing
+        has changed.
         """
         producer_id, epoch = header.producer_id, header.producer_epoch
         window = self._windows.get(producer_id)
@@ -461,6 +462,11 @@ class PartitionLog:
                 raise InvalidProducerEpochError(
                     f"a transaction of producer id {producer_id} is to end under epoch {epoch}, the newest seen is "
                     f"{window.epoch}"
+                )
+            if bumped and epoch == window.epoch and window.transaction_start >= 0:
+                raise InvalidProducerEpochError(
+                    f"a transaction of producer id {producer_id} is to end under epoch {epoch}, under which a later "
+                    "one is open"
                 )
             if marker.coordinator_epoch < window.coordinator_epoch:
                 raise TransactionCoordinatorFencedError(

@@ -70,7 +70,7 @@ class Line:
     async def send(self, parts: Sequence[Buffer]) -> None:
         data = b"".join(parts)
         if isinstance(self._machine, ClientMachine):
-            self._machine.ends += _ends_in(data)
+            self._machine.ends += _count(data, ApiKey.END_TXN)
         network = self._network
         await trio.sleep(network.dice.choice([0.0, 0.001, 0.005]))
         if self._broken:
@@ -84,6 +84,7 @@ class Line:
         kind = self._network.dice.choice(["before", "behind", "late", "late"])
         if kind == "late" and not getattr(self._machine, "old", False):
             self._late = True
+            self._network.late_markers |= _count(data, ApiKey.WRITE_TXN_MARKERS) > 0
             self._network.later(self._arrive, data)
         elif kind != "before":
             self._stream.send_nowait([data])
@@ -125,11 +126,11 @@ class FarEnd:
         self.aclose = stream.aclose
 
 
-def _ends_in(data: bytes) -> int:
-    """How many EndTxn requests begin in what is sent, which is whole frames."""
+def _count(data: bytes, api: ApiKey) -> int:
+    """How many requests of a kind are sent, in whole frames."""
     count, at = 0, 0
     while at + 6 <= len(data):
-        count += int.from_bytes(data[at + 4 : at + 6], "big") == ApiKey.END_TXN
+        count += int.from_bytes(data[at + 4 : at + 6], "big") == api
         at += 4 + int.from_bytes(data[at : at + 4], "big")
     return count
 
@@ -146,6 +147,8 @@ class Network:
         self.dice = dice
         self.trouble = trouble
         self.lines: dict[Line, None] = {}
+        self.late_markers = False
+        """Whether a marker has arrived late: of a client without KIP-890 it may end a later transaction."""
         self.later: Callable[..., object] = lambda *_: None
         """Starts a task of the network."""
         self._servers: dict[tuple[str, int], tuple[Server, Listener, Machine | None]] = {}

@@ -125,6 +125,12 @@ class TransactionalClient:
         self._old = old
         self._runs = 0
 
+    def risk(self, late_markers: bool) -> None:
+        """Where a marker has come late, all that an old client has done is exempt: it may have been one of its own."""
+        for attempt in self._world.history.attempts:
+            if attempt.producer.partition(".")[0] == self._id:
+                attempt.at_risk = attempt.at_risk or (self._old and late_markers)
+
     async def live(self) -> None:
         """Do all that until the world has ended."""
         world = self._world

@@ -87,7 +87,7 @@ class TransactionWorld(World):
         self.partitions = PARTITIONS
         self.timeout_ms = self.dice.choice([3000, 10_000])
         """How long transactions may be open."""
-        self.network = Network(self.dice, self.dice.choice([0.0, 0.005, 0.02]))
+        self.network = Network(self.dice, self.dice.choice([0.0, 0.01, 0.04]))
         self.history = History()
         self.seams = Seams(self._crash)
         self.ready = trio.Event()
@@ -174,6 +174,8 @@ class TransactionWorld(World):
                 await trio.sleep(0.5)
         for node in list(self.running):
             await self.end(node, "closed")
+        for client in self._clients:
+            client.risk(self.network.late_markers)
         anomalies = check(history)
         promise(not anomalies, "\n".join(map(str, anomalies[:10])))
 

@@ -169,6 +169,25 @@ def test_what_is_verified_under_the_epoch_of_an_end_that_bumps_is_of_the_next_tr
             log.prepare(following, 0, verified=verification)
 
 
+def test_an_end_that_bumps_and_comes_late_does_not_end_the_next_transaction() -> None:
+    """It was sent twice, since the first answer was lost; the transaction that it ended was of the epoch before."""
+    log = PartitionLog()
+    append(log, Batch(1))
+    late = Batch(1, -1, 1, is_control=True)
+    for _ in range(2):  # as long as nothing has begun it does no harm
+        log.stored(log.prepare_end(late, COMMIT, 0, bumped=True))
+    log.durable(log.next_offset)
+    begun = append(log, Batch(1, 0, 1))
+    with pytest.raises(InvalidProducerEpochError, match="a later one is open"):
+        log.prepare_end(late, COMMIT, 0, bumped=True)
+    log.durable(log.next_offset)
+    assert log.last_stable_offset == begun.base_offset
+    log.stored(log.prepare_end(Batch(1, -1, 2, is_control=True), ABORT, 0, bumped=True))
+    log.durable(log.next_offset)
+    assert log.last_stable_offset == log.next_offset
+    assert aborted(log, 0, log.next_offset) == [(1, begun.base_offset)]
+
+
 def test_a_newer_epoch_does_not_go_on_with_the_transaction_of_an_older_one() -> None:
     log = PartitionLog()
     append(log, Batch(1))
