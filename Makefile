@@ -83,14 +83,14 @@ unit: $(STAMP)
 check: $(STAMP)
 	$(SIDE_BY_SIDE) $(PARTS:%=unit-%) types layers style
 
-# What needs no server: two processes share it, a test at a time. Of the rest each takes whole files, with its own Kafka of
-# each version.
+# What needs no server: three processes share it, a test at a time, since each waits much of its time. Of the rest two take
+# whole files, each with its own Kafka of each version.
 ALONE = tests/simulation tests/unit tests/fuzz
 SERVED = tests $(ALONE:%=--ignore=%) -m "not long" -n 2 --dist loadgroup
 
 ## make test         set up, then lint and every test
 test: $(STAMP) lint
-	$(PYTEST) $(ALONE) -m "not long" -n 2 --in-turn $(COVER)
+	$(PYTEST) $(ALONE) -m "not long" -n 3 --in-turn $(COVER)
 	$(PYTEST) $(SERVED) --one-loop $(COVER)
 
 # Following every line takes half as long again.
