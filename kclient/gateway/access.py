@@ -216,12 +216,13 @@ class Access:
                 self._topics.check_not_internal(name)
                 raise UnknownTopicOrPartitionError(f"there is no topic {name[:300]}")
             return record
-        record = self._topics.by_id(topic_id) or self._topics.internal_by_id(topic_id)
+        found = self._topics.by_id(topic_id)
+        record = found or self._topics.internal_by_id(topic_id)
         if record is None:
             raise UnknownTopicIdError(f"no topic has the id {topic_id.hex()}")
         if not self.allows(client, operation, ResourceType.TOPIC, record.name):  # without its name
             raise TopicAuthorizationError(f"{client.principal} may not {operation.name} the topic {topic_id.hex()}")
-        if not record.places:
+        if found is None:
             self._topics.check_not_internal(record.name)
         return record
 
