@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-TARGETS = ("messages", "frames", "records", "properties")
+TARGETS = ("messages", "frames", "records", "properties", "patterns")
 HOME = Path(".fuzz")
 MEMORY_MB = 1024
 SLOW_S = 60  # atheris takes its time to instrument a large decoder when it is first used

@@ -7,10 +7,16 @@ from types import ModuleType
 
 import pytest
 
-from tests.fuzz import fuzz_frames, fuzz_messages, fuzz_properties, fuzz_records
+from tests.fuzz import fuzz_frames, fuzz_messages, fuzz_patterns, fuzz_properties, fuzz_records
 from tests.fuzz.mutation import mutated
 
-RUNS = [(fuzz_messages, 6000), (fuzz_frames, 6000), (fuzz_records, 15000), (fuzz_properties, 1000)]
+RUNS = [
+    (fuzz_messages, 6000),
+    (fuzz_frames, 6000),
+    (fuzz_records, 15000),
+    (fuzz_properties, 1000),
+    (fuzz_patterns, 1000),
+]
 
 
 @pytest.mark.parametrize(("target", "runs"), RUNS, ids=lambda value: getattr(value, "__name__", ""))
