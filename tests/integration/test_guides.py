@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
 import textwrap
 from ast import literal_eval
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +19,7 @@ import pytest
 
 import kclient
 from kclient.admin import NewTopic
+from kclient.processing import DeadLetter, ProcessingFailure, Retry
 from kclient.types import TopicPartition
 from tests.conftest import require_java
 from tests.gateway_process import GatewayProcess
@@ -141,6 +144,59 @@ async def test_transactions(kafka: KafkaServer, anyio_backend_name: str) -> None
                     await anyio.sleep(0.05)
         tasks.cancel_scope.cancel()
     assert [record.value for record in await stored_records(kafka.bootstrap, copied)] == [b"a", b"b"]
+
+
+@pytest.mark.anyio
+async def test_processing(gateway: str, anyio_backend_name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is rated, what fails and is written elsewhere, and the figures of a processor that is stopped."""
+    orders, rated, failed = topics = [f"{name}-{anyio_backend_name}" for name in ("orders", "rated", "orders-failed")]
+    names: dict[str, Any] = {}
+    for text in snippets("processing.md"):
+        code = text.replace("localhost:9092", gateway).replace('"rating', f'"{anyio_backend_name}-rating')
+        for topic in topics:  # the other event loop has its own
+            code = code.replace(f'"{topic.removesuffix(f"-{anyio_backend_name}")}"', f'"{topic}"')
+        exec(code, names)
+    async with kclient.Admin(bootstrap_servers=gateway) as admin:
+        await admin.create_topics([NewTopic(name, 1, 1) for name in topics])
+    async with kclient.Producer(bootstrap_servers=gateway) as producer:
+        for value in (b"a", None, b"b"):
+            await producer.send(orders, value)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(names["rate_orders"])
+        async with kclient.Consumer(
+            rated, bootstrap_servers=gateway, isolation_level="read_committed", auto_offset_reset="earliest",
+            group_id=f"{anyio_backend_name}-reader",
+        ) as consumer:  # fmt: skip
+            found: list[bytes] = []
+            with anyio.fail_after(60):
+                while len(found) < 2:
+                    found += [record.value for record in await consumer.poll(0.5)]
+        tasks.cancel_scope.cancel()
+    assert found == [b"aa", b"bb"]
+    failure = ProcessingFailure(TopicPartition(orders, 0), 0, (), ValueError("x"), 1)
+    assert names["on_error"](failure) == DeadLetter(failed)
+    assert names["on_error"](replace(failure, error=TimeoutError())) == Retry(2.0)
+    assert names["on_error"](replace(failure, error=TimeoutError(), attempts=5)) == DeadLetter(failed)
+
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        async with (
+            kclient.Producer(bootstrap_servers=gateway, transactional_id=f"{anyio_backend_name}-again") as producer,
+            kclient.Consumer(
+                orders, bootstrap_servers=gateway, group_id=f"{anyio_backend_name}-again", enable_auto_commit=False,
+                isolation_level="read_committed", auto_offset_reset="earliest",
+            ) as consumer,
+        ):  # fmt: skip
+
+            def function(record: kclient.ConsumerRecord) -> None:
+                if record.value == b"b":
+                    signal.raise_signal(signal.SIGTERM)
+
+            with anyio.fail_after(60):
+                await names["run"](consumer, producer, function)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert capsys.readouterr().out.startswith("3 read, 0 written, 1 commits, lag 0")
 
 
 def test_testing_without_pytest(tmp_path: Path) -> None:

@@ -7,12 +7,14 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 
 import kclient
 from kclient.admin import Admin, NewTopic
+from kclient.errors import CommitFailedError
 from kclient.types import TopicPartition
 from tests.gateway_process import GatewayProcess
 from tests.kafka_cluster import NODES, ONE_CLUSTER, KafkaCluster
@@ -182,3 +184,32 @@ async def test_brokers_of_a_cluster_are_killed(cluster: KafkaCluster, topic: str
         await copying.run(kill)
     finally:
         await anyio.to_thread.run_sync(cluster.heal)
+
+
+@pytest.mark.timeout(200)
+async def test_a_member_that_was_lost_is_fenced(broker: str, topic: str) -> None:
+    """It took too long and has not polled since, while another one has its partitions: its offsets are refused."""
+    reading: dict[str, Any] = {
+        "bootstrap_servers": broker, "group_id": topic, "auto_offset_reset": "earliest", "enable_auto_commit": False,
+        "heartbeat_interval_ms": 300,
+    }  # fmt: skip
+    async with Admin(bootstrap_servers=broker) as admin:
+        await admin.create_topics([NewTopic(topic, 1, 1)])
+    async with (
+        kclient.Producer(bootstrap_servers=broker, transactional_id=topic) as producer,
+        kclient.Consumer(topic, max_poll_interval_ms=1000, **reading) as zombie,
+        kclient.Consumer(topic, **reading) as successor,
+    ):
+        await producer.init_transactions()
+        async with producer.transaction():
+            await producer.send(topic, b"1")
+        with anyio.fail_after(60):
+            while not await zombie.poll(0.5):
+                pass
+            await producer.begin_transaction()
+            while not await successor.poll(0.5):
+                pass
+        with pytest.raises(CommitFailedError):
+            await producer.send_offsets_to_transaction({TopicPartition(topic, 0): 1}, zombie.group_metadata())
+        await producer.abort_transaction()
+        assert await successor.committed([(topic, 0)]) == {TopicPartition(topic, 0): None}
