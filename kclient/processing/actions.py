@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -10,6 +10,7 @@ from kclient.arguments import shown
 from kclient.producer import ProducerRecord
 
 if TYPE_CHECKING:
+    from kclient.consumer import ConsumerRecord
     from kclient.types import TopicPartition
 
 
@@ -32,9 +33,29 @@ class Collect:
 class SendOutputs:
     """Send records, in order."""
 
-    records: list[ProducerRecord]
+    records: Sequence[ProducerRecord]
     sent: int = 0
     """How many were appended; also where it is broken off."""
+
+
+@dataclass(slots=True)
+class ProcessRun:
+    """Give the function one record after the other, and send what comes of each, until it is enough.
+
+    It does what `Collect` and `SendOutputs` would do, without a script's turn for each record.
+    """
+
+    records: tuple[ConsumerRecord, ...]
+    enough: Callable[[], bool]
+    """Asked before each record."""
+    done: int = 0
+    """How many records are complete; also where it is broken off."""
+    written: int = 0
+    """What has come of them."""
+    sending: bool = False
+    """Whether the function is through with the record that comes next."""
+    sent: int = 0
+    """How much of what has come of that one is sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +72,7 @@ class Idle:
     seconds: float
 
 
-Step: TypeAlias = Ask | Collect | SendOutputs | WorkThrough | Idle
+Step: TypeAlias = Ask | Collect | SendOutputs | ProcessRun | WorkThrough | Idle
 ProcessingScript: TypeAlias = Generator[Step, Any, None]
 
 

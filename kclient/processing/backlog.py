@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from kclient.consumer import ConsumerRecords
@@ -127,6 +128,24 @@ class Backlog:
             return tuple(record for record in work.waiting if record.offset <= trouble.last)
         end = min((offset for offset in work.troubles if offset > first), default=None)
         return tuple(record for record in work.waiting if end is None or record.offset < end)
+
+    def run(self, tp: TopicPartition) -> tuple[ConsumerRecord, ...]:
+        """The next records of a partition of which none has failed before; none where batches are wanted."""
+        work = self._work.get(tp)
+        if work is None or self._batch or not work.waiting:
+            return ()
+        if not work.troubles:
+            return tuple(work.waiting)
+        return tuple(takewhile(lambda record: record.offset not in work.troubles, work.waiting))
+
+    def processed_run(self, tp: TopicPartition, count: int) -> None:
+        """So many records of a run are complete."""
+        if not count:
+            return
+        work = self._work[tp]
+        for _ in range(count):
+            last = work.waiting.popleft()
+        work.done = _following(last) if work.waiting or work.behind is None else work.behind
 
     def processed(self, unit: WorkUnit) -> None:
         """A unit is complete: written, skipped, or nothing was to be written."""

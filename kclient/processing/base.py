@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kclient.errors import IllegalStateError
 from kclient.processing.actions import as_output
@@ -98,9 +98,3 @@ def outputs_of(result: object) -> list[ProducerRecord]:
     if isinstance(result, Iterable) and not isinstance(result, str | bytes | bytearray | Mapping):
         return [as_output(record) for record in result]
     return [as_output(result)]
-
-
-def send_arguments(record: ProducerRecord) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of `send` for a record."""
-    given = {"partition": record.partition, "timestamp": record.timestamp, "headers": record.headers}
-    return (record.topic, record.value, record.key), given

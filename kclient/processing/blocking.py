@@ -11,11 +11,12 @@ from kclient.arguments import shown
 from kclient.concurrency import ThreadSignal, drive
 from kclient.consumer import RebalanceListener
 from kclient.errors import IllegalStateError
-from kclient.processing.actions import Ask, Collect, Idle, SendOutputs, WorkThrough
-from kclient.processing.base import RAISE, ProcessorBase, outputs_of, send_arguments
+from kclient.processing.actions import Ask, Collect, Idle, ProcessRun, SendOutputs, WorkThrough
+from kclient.processing.base import RAISE, ProcessorBase, outputs_of
 from kclient.processing.loop import ClientCalls, FinalError
 from kclient.processing.processor import Outputs
 from kclient.processing.settings import COMMIT_INTERVAL, MAX_RETRIES, RETRY_TIMEOUT, check_function
+from kclient.producer import ProducerRecord
 from kclient.sync.consumer import Consumer
 from kclient.sync.producer import Producer
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from kclient.processing.actions import ProcessingScript, Step
     from kclient.processing.failures import OnError
     from kclient.processing.progress import ProcessingProgress
-    from kclient.producer import ProducerRecord
     from kclient.types import TopicPartition
 
 BlockingProcessFunction: TypeAlias = Callable[[Any], Outputs]
@@ -148,9 +148,10 @@ class BlockingProcessor(ProcessorBase):
                 return self._collect(argument)
             case SendOutputs():
                 for record in step.records:
-                    arguments, keywords = send_arguments(record)
-                    self._producer.send(*arguments, **keywords)
+                    self._send(record)
                     step.sent += 1
+            case ProcessRun():
+                self._process_run(step)
             case Ask(function, arguments):
                 return _plain(function(*arguments), "on_error")
             case WorkThrough(partitions):
@@ -160,8 +161,45 @@ class BlockingProcessor(ProcessorBase):
                 self._rest.wait(seconds)
         return None
 
-    def _collect(self, argument: Any) -> list[ProducerRecord]:
-        return outputs_of(_plain(self._function(argument), "the function"))
+    def _send(self, record: ProducerRecord) -> None:
+        self._producer.send(
+            record.topic,
+            record.value,
+            record.key,
+            partition=record.partition,
+            timestamp=record.timestamp,
+            headers=record.headers,
+        )
+
+    def _process_run(self, run: ProcessRun) -> None:
+        function, send, enough = self._function, self._producer.send, run.enough
+        for record in run.records:
+            if enough():
+                return
+            result = function(record)
+            if result is not None:
+                outputs = (result,) if type(result) is ProducerRecord else self._outputs(result)
+                run.sending = True
+                for given in outputs:
+                    send(
+                        given.topic,
+                        given.value,
+                        given.key,
+                        partition=given.partition,
+                        timestamp=given.timestamp,
+                        headers=given.headers,
+                    )
+                    run.sent += 1
+                run.written += run.sent
+                run.sending = False
+                run.sent = 0
+            run.done += 1
+
+    def _collect(self, argument: Any) -> Sequence[ProducerRecord]:
+        return self._outputs(self._function(argument))
+
+    def _outputs(self, result: Any) -> Sequence[ProducerRecord]:
+        return outputs_of(_plain(result, "the function"))
 
 
 def _plain(result: Any, whose: str) -> Any:

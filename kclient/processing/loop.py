@@ -23,7 +23,7 @@ from kclient.errors import (
     TransactionAbortableError,
     WakeupError,
 )
-from kclient.processing.actions import Ask, Collect, Idle, SendOutputs, WorkThrough
+from kclient.processing.actions import Ask, Collect, Idle, ProcessRun, SendOutputs, WorkThrough
 from kclient.processing.backlog import Backlog
 from kclient.processing.failures import DeadLetter, ProcessingFailure, Raise, Retry, Skip, as_action
 from kclient.processing.outcomes import is_about_the_transaction, passes
@@ -233,18 +233,63 @@ class ProcessingLoop:
             return True
         if not self._units:
             return False
-        interval = self._settings.commit_interval or self._settings.transaction_timeout
-        enough = min(interval, self._settings.transaction_timeout * _SHARE)
-        return self._clock() >= self._began + enough
+        return self._clock() >= self._began + self._time_to_work()
 
     def work(self, tp: TopicPartition) -> ProcessingScript:
         """Process what waits of a partition, in order, until it is enough."""
         while not self._is_enough():
+            records = self._backlog.run(tp)
+            if records:
+                yield from self._process_run(tp, records)
+                continue
             unit = self._backlog.next_unit(tp, self._clock())
             if unit is None:
                 return
             yield from self._process(unit)
             self._units += 1
+
+    def _process_run(self, tp: TopicPartition, records: tuple[ConsumerRecord, ...]) -> ProcessingScript:
+        """Process records one after the other, up to the first that fails."""
+        began = self._clock()
+        first = True
+
+        def enough() -> bool:
+            nonlocal began, first
+            now = self._clock()
+            if now - began > self._slowest:
+                self._slowest = now - began
+            began = now
+            if self.stopping:
+                return True
+            if first and not self._units:
+                first = False
+                return False
+            return now >= deadline
+
+        deadline = self._began + self._time_to_work()
+        run = ProcessRun(records, enough)
+        failure: Exception | None = None
+        try:
+            yield run
+        except Exception as error:
+            if run.sending and is_about_the_transaction(error):
+                raise
+            failure = error
+        self._slowest = max(self._slowest, self._clock() - began)
+        self._units += run.done
+        self._backlog.processed_run(tp, run.done)
+        self.progress.running.records_in += run.done
+        self.progress.running.records_out += run.written
+        if failure is not None:
+            unit = self._backlog.next_unit(tp, self._clock())
+            assert unit is not None
+            self._units += 1
+            yield from self._failed(unit, failure, partly_sent=run.sent > 0)
+
+    def _time_to_work(self) -> float:
+        """Seconds from the begin of a transaction in which a further record may be begun."""
+        interval = self._settings.commit_interval or self._settings.transaction_timeout
+        return min(interval, self._settings.transaction_timeout * _SHARE)
 
     def _process(self, unit: WorkUnit) -> ProcessingScript:
         trouble = self._backlog.trouble(unit.partition, unit.offset)

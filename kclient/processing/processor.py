@@ -14,8 +14,8 @@ from kclient.arguments import shown
 from kclient.concurrency import Wakeup, drive_async
 from kclient.consumer import Consumer, RebalanceListener
 from kclient.errors import IllegalStateError
-from kclient.processing.actions import Ask, Collect, Idle, SendOutputs, WorkThrough, as_output
-from kclient.processing.base import RAISE, ProcessorBase, outputs_of, send_arguments
+from kclient.processing.actions import Ask, Collect, Idle, ProcessRun, SendOutputs, WorkThrough, as_output
+from kclient.processing.base import RAISE, ProcessorBase, outputs_of
 from kclient.processing.loop import ClientCalls, FinalError
 from kclient.processing.settings import COMMIT_INTERVAL, MAX_RETRIES, RETRY_TIMEOUT, check_function
 from kclient.producer import Producer, ProducerRecord
@@ -172,9 +172,10 @@ class Processor(ProcessorBase):
                 return await self._collect(argument)
             case SendOutputs():
                 for record in step.records:
-                    arguments, keywords = send_arguments(record)
-                    await self._producer.send(*arguments, **keywords)
+                    await self._send(record)
                     step.sent += 1
+            case ProcessRun():
+                await self._process_run(step)
             case Ask(function, arguments):
                 return await _awaited(function(*arguments))
             case WorkThrough(partitions):
@@ -183,8 +184,45 @@ class Processor(ProcessorBase):
                 await self._rest.wait(seconds)
         return None
 
-    async def _collect(self, argument: Any) -> list[ProducerRecord]:
-        result = await _awaited(self._function(argument))
+    async def _send(self, record: ProducerRecord) -> None:
+        await self._producer.send(
+            record.topic,
+            record.value,
+            record.key,
+            partition=record.partition,
+            timestamp=record.timestamp,
+            headers=record.headers,
+        )
+
+    async def _process_run(self, run: ProcessRun) -> None:
+        function, send, enough = self._function, self._producer.send, run.enough
+        for record in run.records:
+            if enough():
+                return
+            result = function(record)
+            if result is not None:
+                outputs = (result,) if type(result) is ProducerRecord else await self._outputs(result)
+                run.sending = True
+                for given in outputs:
+                    await send(
+                        given.topic,
+                        given.value,
+                        given.key,
+                        partition=given.partition,
+                        timestamp=given.timestamp,
+                        headers=given.headers,
+                    )
+                    run.sent += 1
+                run.written += run.sent
+                run.sending = False
+                run.sent = 0
+            run.done += 1
+
+    async def _collect(self, argument: Any) -> Sequence[ProducerRecord]:
+        return await self._outputs(self._function(argument))
+
+    async def _outputs(self, result: Any) -> Sequence[ProducerRecord]:
+        result = await _awaited(result)
         if inspect.isasyncgen(result):
             async with aclosing(result):
                 return [as_output(record) async for record in result]
