@@ -44,8 +44,8 @@ def test_gateways_crash_at_every_step() -> None:
         assert counts[str(seam)], (str(seam), counts)
     for what in ("zombie", "aborted", "offsets seen", "ProducerFencedError", "TransactionAbortableError"):
         assert counts[what], (what, counts)
-    assert counts["committed"] > 10 * SEEDS, counts
-    assert counts["read"] > 20 * SEEDS, counts
+    assert counts["committed"] > 5 * SEEDS, counts
+    assert counts["read"] > 10 * SEEDS, counts
 
 
 @pytest.mark.long
@@ -141,7 +141,9 @@ def crashes_before_prepare(seed: int) -> None:
 
 def zombies(seed: int) -> None:
     """Clients stand still all the time, and little else happens."""
-    transact(seed, backend="memory", events=("moved", "clock"), kind=partial(TransactionWorld, patience_s=15.0))
+    transact(
+        seed, 6, backend="memory", events=("moved", "clock"), kind=partial(TransactionWorld, seams=(), patience_s=10.0)
+    )
 
 
 def anything(seed: int) -> None:
@@ -150,10 +152,10 @@ def anything(seed: int) -> None:
 
 
 BROKEN: dict[Callable[[], AbstractContextManager[Any]], tuple[Callable[[int], None], int]] = {
-    markers_are_sent_before_prepare: (crashes_before_prepare, 3),
-    it_is_complete_before_all_markers: (anything, 4),
-    offsets_are_applied_early: (anything, 1),
-    an_epoch_is_not_checked: (zombies, 0),
+    markers_are_sent_before_prepare: (crashes_before_prepare, 0),
+    it_is_complete_before_all_markers: (anything, 7),
+    offsets_are_applied_early: (anything, 7),
+    an_epoch_is_not_checked: (zombies, 1),
     what_is_not_decided_is_read: (anything, 0),
 }
 """Each with what finds it, and a seed from which on that does soon."""

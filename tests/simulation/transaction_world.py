@@ -68,7 +68,7 @@ class TransactionWorld(World):
         backend: `memory` or `embedded`.
         folder: For the directory of the latter.
         events: What may happen.
-        seams: Where gateways may crash.
+        seams: Where gateways may crash, if anywhere.
         patience_s: Within so many seconds another run of each client takes over from the one that is there.
     """
 
@@ -97,6 +97,8 @@ class TransactionWorld(World):
         self._crashed: set[Node] = set()
         self._ended: set[Node] = set()
         self._seams = seams
+        self._begun = trio.Event()
+        """The first gateway has crashed at its seam, or none has come there."""
         self._seam = seed
         """The next seam at which a gateway crashes; seeds that follow one another begin with another one each."""
         self._clients = [
@@ -141,16 +143,23 @@ class TransactionWorld(World):
             await super().end(node, kind)
 
     async def happen(self, kind: str, node: Node) -> None:
+        await self._begun.wait()
         if kind == "seam":
             await self._strike(15)
         else:
             await super().happen(kind, node)
 
+    async def _begin(self) -> None:
+        await self._strike(30)
+        self._begun.set()
+
     async def _strike(self, seconds: float) -> None:
         """Have a gateway crash at the next seam, if one comes there within so many seconds."""
+        if not self._seams:
+            return
         seam = self._seams[self._seam % len(self._seams)]
         self._seam += self.dice.randrange(1, len(SEAMS))
-        struck = await self.seams.strike(seam, self.dice.choice([1, 1, 2, 3]), seconds)
+        struck = await self.seams.strike(seam, self.dice.choice([1, 1, 2]), seconds)
         if struck is not None:
             self.counts[str(seam)] += 1
             await self.end(struck, "killed")
@@ -214,7 +223,7 @@ class TransactionWorld(World):
                     async with trio.open_nursery() as nursery:
                         nursery.start_soon(self.rule, times)
                         await self.ready.wait()
-                        nursery.start_soon(self._strike, 30)
+                        nursery.start_soon(self._begin)
                         nursery.start_soon(CommittedReader(self).live)
                         nursery.start_soon(watch_offsets, self)
                         for client in self._clients:
