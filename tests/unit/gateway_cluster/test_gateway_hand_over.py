@@ -31,7 +31,7 @@ from tests.unit.gateway_cluster.two_gateways import until
 
 pytestmark = pytest.mark.anyio
 
-COUNT = 12
+COUNT = 20
 
 
 async def leaders_of(wire: Wire) -> dict[int, tuple[int, int]]:
