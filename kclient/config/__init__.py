@@ -6,8 +6,9 @@ snake_case, a mapping with Kafka's dotted names, or a properties file.
 They are imported when they are used: the gateway needs the kinds of settings alone (`config.setting`).
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from kclient.lazy_exports import lazily
 
 if TYPE_CHECKING:
     from kclient.config.admin import AdminConfig as AdminConfig
@@ -32,14 +33,4 @@ __all__ = sorted(_EXPORTS)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 if not TYPE_CHECKING:  # else the checkers would believe that every name exists
-
-    def __getattr__(name: str) -> Any:
-        if name in _EXPORTS:
-            value = getattr(importlib.import_module(_EXPORTS[name]), name)
-            globals()[name] = value
-            return value
-        raise AttributeError(f"module 'kclient.config' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_EXPORTS})
+    __getattr__, __dir__ = lazily(__name__, _EXPORTS)

@@ -6,8 +6,9 @@ async code awaits them.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from kclient.lazy_exports import lazily
 
 if TYPE_CHECKING:
     from kclient.sync.admin import Admin as Admin
@@ -26,14 +27,4 @@ __all__ = sorted(_EXPORTS)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 if not TYPE_CHECKING:  # else the checkers would believe that every name exists
-
-    def __getattr__(name: str) -> Any:
-        if name in _EXPORTS:
-            value = getattr(importlib.import_module(_EXPORTS[name]), name)
-            globals()[name] = value
-            return value
-        raise AttributeError(f"module 'kclient.sync' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_EXPORTS})
+    __getattr__, __dir__ = lazily(__name__, _EXPORTS)
