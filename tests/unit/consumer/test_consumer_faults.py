@@ -29,6 +29,7 @@ from kclient.records import iter_headers
 from kclient.testing import memory_broker
 from kclient.types import OffsetAndMetadata, TopicPartition
 from tests.fake_reads import ReadableKafka
+from tests.unit.consumer.membership import present_member
 
 pytestmark = pytest.mark.anyio
 
@@ -176,9 +177,9 @@ async def test_who_polls_too_seldom_loses_the_partitions_and_is_told_the_setting
     async with reader(address, max_poll_interval_ms=200, heartbeat_interval_ms=50) as consumer:
         consumer.subscribe(["t"], listener)
         await values(consumer, 5)
-        member = consumer.group_metadata().member_id
+        member = present_member(consumer)
         with anyio.fail_after(10):
-            while consumer.group_metadata().member_id == member:
+            while present_member(consumer) == member:
                 await anyio.sleep(0.01)
         with pytest.raises(CommitFailedError, match=r"max\.poll\.interval\.ms is 200") as caught:
             await consumer.commit()
@@ -233,10 +234,10 @@ async def test_who_is_cancelled_in_the_listener_and_then_too_slow_has_lost_what_
                 tasks.start_soon(poll)
                 await listener.begun.wait()
                 tasks.cancel_scope.cancel()
-            member = consumer.group_metadata().member_id
+            member = present_member(consumer)
             assert member
             assert consumer.assignment() == {T0}
-            while consumer.group_metadata().member_id == member:
+            while present_member(consumer) == member:
                 await anyio.sleep(0.01)
         assert await values(consumer, 5) == [0, 1, 2, 3, 4]
         assert listener.events == ["lost", "assigned"]
@@ -295,11 +296,11 @@ async def test_a_membership_that_the_broker_forgot(address: str) -> None:
     async with reader(address, heartbeat_interval_ms=50) as consumer:
         consumer.subscribe(["t"], listener)
         await values(consumer, 5)
-        member = consumer.group_metadata().member_id
+        member = present_member(consumer)
         request = LeaveGroupRequest(group_id="g", members=[LeaveGroupRequestMember(member_id=member)])
         await consumer._core.cluster.request(consumer._core.group().member.coordinator, request)
         with anyio.fail_after(10):
-            while consumer.group_metadata().member_id:
+            while present_member(consumer):
                 await anyio.sleep(0.01)
         with pytest.raises(CommitFailedError, match="not a member of group 'g'"):
             await consumer.commit()

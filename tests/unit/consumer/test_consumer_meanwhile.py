@@ -16,6 +16,7 @@ from kclient.errors import BrokerConnectionError, ClosedError, CommitFailedError
 from kclient.protocol.messages import LeaveGroupRequest, LeaveGroupRequestMember, OffsetCommitRequest
 from kclient.testing import memory_broker
 from kclient.types import OffsetAndMetadata, TopicPartition
+from tests.unit.consumer.membership import present_member
 
 pytestmark = pytest.mark.anyio
 
@@ -70,11 +71,11 @@ class Told(RebalanceListener):
 
 async def expel(consumer: kclient.Consumer) -> None:
     """End its membership, and wait until it knows."""
-    core, member = consumer._core, consumer.group_metadata().member_id
+    core, member = consumer._core, present_member(consumer)
     request = LeaveGroupRequest(group_id="g", members=[LeaveGroupRequestMember(member_id=member)])
     await core.cluster.request(core.group().member.coordinator, request)
     with anyio.fail_after(10):
-        while consumer.group_metadata().member_id == member:
+        while present_member(consumer) == member:
             await anyio.sleep(0.01)
 
 
