@@ -253,6 +253,13 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Three brokers are shared, and stopped, by the group: nothing may come of tests that are dealt out one by one."""
+    grouped = getattr(session.config.option, "loadgroup", False)
+    if grouped and not all("@" in item.nodeid for item in session.items):
+        raise pytest.UsageError("this pytest-xdist does not keep the groups of tests together with this pytest")
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """With `--one-loop` and `--one-store` the names of tests decide where they run, so that it is always the same.

@@ -1,5 +1,6 @@
 """Apache Kafka's jars, resolved through Maven once and kept below the project's cache folder."""
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -22,8 +23,12 @@ def kafka_jars(version: str) -> Path:
     folder = CACHE / "kafka" / version
     done = folder / ".complete"
     if not done.exists():
-        _copy_dependencies(version, folder)
-        done.touch()
+        folder.mkdir(parents=True, exist_ok=True)
+        with open(folder / ".lock", "wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # tests in other processes may want them, too
+            if not done.exists():
+                _copy_dependencies(version, folder)
+                done.touch()
     return folder
 
 

@@ -20,7 +20,6 @@ from typing import Any
 from unittest import mock
 
 import trio
-from trio.testing import MockClock
 
 from kclient.consumer.base import ConsumerBase
 from kclient.producer import base as producer_base
@@ -255,12 +254,6 @@ def _clients_by_seed(seed: int) -> Iterator[None]:
         if getattr(current(), "old", False):
             self.version = V1
 
-    jump = MockClock.jump
-
-    def past(clock: MockClock, seconds: float) -> None:
-        """What is due in the clients is due by their own sums, too, which differ by a rounding error."""
-        jump(clock, seconds + 1e-9)
-
     state = random.getstate()
     with ExitStack() as stack:
         for module in (producer_base, producer_lifecycle):
@@ -268,7 +261,6 @@ def _clients_by_seed(seed: int) -> Iterator[None]:
         stack.enter_context(mock.patch.object(ConsumerBase, "_clock", staticmethod(SimulatedTime.monotonic)))
         stack.enter_context(mock.patch.object(Random, "seed", sow))
         stack.enter_context(mock.patch.object(CoordinatorRequests, "_note", noted))
-        stack.enter_context(mock.patch.object(MockClock, "jump", past))
         random.seed(seed)
         try:
             yield
