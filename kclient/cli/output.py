@@ -104,4 +104,12 @@ def _plain(cell: Any) -> str:
     if isinstance(cell, bool):
         return "yes" if cell else "no"
     # a cell never breaks its line
-    return str(cell).replace("\t", " ").replace("\n", " ")
+    text = str(cell).replace("\t", " ").replace("\n", " ")
+    if text.isprintable():
+        return text
+    # names that others chose: an escape sequence in one would be obeyed by the terminal
+    return "".join(each if each.isprintable() else _escaped(each) for each in text)
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")

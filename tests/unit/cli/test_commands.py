@@ -558,6 +558,20 @@ def test_on_a_terminal_tables_are_for_people(shell: Shell, monkeypatch: pytest.M
     assert json.loads(shell.ok("consume", "flights", "--from-beginning", "-n", "1").out)["value"] == "v"
 
 
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_terminal_obeys_no_name_of_others(shell: Shell, monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
+    from kclient.cli import output
+
+    with Admin(bootstrap_servers=shell.address) as admin:
+        admin.fence_producers(["\x1b[31mred\r\x9b2J", "\u202egnp.exe", "größe"])
+    monkeypatch.setattr(output, "is_terminal", lambda: terminal)
+    shown = shell.ok("transactions", "list").out
+    assert r"\x1b[31mred\r\x9b2J" in shown
+    assert r"\u202egnp.exe" in shown
+    assert "größe" in shown
+    assert not any(obeyed in shown for obeyed in ("\x1b[31m", "\r", "\x9b", "\u202e"))
+
+
 @pytest.mark.slow
 def test_a_reader_that_leaves_early_is_no_error(memory: str) -> None:
     environment = {**os.environ, "KCLIENT_BOOTSTRAP_SERVERS": memory}
