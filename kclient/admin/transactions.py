@@ -41,6 +41,8 @@ from kclient.types import Node, Partition, TopicPartition
 
 MAX_TRANSACTION_TIMEOUT_MS = 900_000
 """`transaction.max.timeout.ms` of brokers, unless they have another one."""
+_FENCING_TIMEOUT_MS = 1000
+"""What a coordinator notes as the time-out of the next transaction, which no producer begins: any broker takes it."""
 _DURATION_VERSION = 1
 _PATTERN_VERSION = 2
 
@@ -343,8 +345,6 @@ class TransactionOperations(TopicOperations):
             TypeError: the ids are not a list of strings.
         """
         fenced: dict[str, FencedProducer] = {}
-        # what the coordinator notes as the time-out of the next transaction, which no producer of it will begin
-        milliseconds = self._milliseconds(timeout)
 
         async def fence(transactional_id: str) -> None:
             subject = f"Transactional id {shown(transactional_id)}"
@@ -353,7 +353,9 @@ class TransactionOperations(TopicOperations):
                 answer = await self._exchange(
                     trial,
                     connection,
-                    InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=milliseconds),
+                    InitProducerIdRequest(
+                        transactional_id=transactional_id, transaction_timeout_ms=_FENCING_TIMEOUT_MS
+                    ),
                     InitProducerIdResponse,
                     check=lambda answer: check_code(answer.error_code, subject),
                 )

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 
-from kclient.arguments import brief
+from kclient.arguments import brief, shown
 from kclient.errors import KafkaError
 from kclient.types import Node, PartitionInfo, TopicPartition
 
@@ -26,7 +26,7 @@ class PartialFailureError(KafkaError):
         self.failures: dict[str, KafkaError] = dict(failures)
         told: dict[str, list[str]] = {}
         for name, error in failures.items():
-            told.setdefault(str(error), []).append(brief(name))
+            told.setdefault(str(error), []).append(brief(name) if name.isprintable() else shown(name))
         details = _first([f"{_first(names, ', ')}: {text}" for text, names in told.items()], "; ")
         super().__init__(f"{operation} failed for {len(failures)}: {details}")
 
