@@ -66,6 +66,15 @@ class _PartitionWork:
     behind: OffsetAndMetadata | None = None
     """The position behind all that waits."""
     troubles: dict[int, RecordTrouble] = field(default_factory=dict)
+    unread: RecordTrouble | None = None
+    """That of a record which the consumer could not make sense of, and is to try again."""
+    ahead: bool = True
+    """Whether more was read than is committed, so that an abort has to go back."""
+
+    @property
+    def place(self) -> OffsetAndMetadata:
+        """How far it has come; what is read next lies there or behind."""
+        return self.base if self.done is None else self.done
 
 
 class Backlog:
@@ -87,15 +96,25 @@ class Backlog:
         for tp in records.partitions():
             found = records.records(tp)
             work = self._work.get(tp)
-            if work is None:
+            if work is None or found[0].offset < work.place.offset:
+                # new here; or the topic was deleted and created again, and what is known is of the one before
                 work = self._work[tp] = _PartitionWork(OffsetAndMetadata(found[0].offset))
             work.waiting.extend(found)
+            work.unread = None
+            work.ahead = True
             work.behind = behind.get(tp) or _following(found[-1])
 
     @property
-    def waiting(self) -> list[TopicPartition]:
-        """The partitions of which records wait: nothing more is to be read of them."""
-        return [tp for tp, work in self._work.items() if work.waiting]
+    def partitions(self) -> list[TopicPartition]:
+        """Those of which anything is known."""
+        return list(self._work)
+
+    def held(self, now: float) -> list[TopicPartition]:
+        """The partitions of which nothing more is to be read: records wait, or one is to be read again later."""
+        for work in self._work.values():
+            if work.unread is not None and work.unread.not_before <= now:
+                work.unread = None
+        return [tp for tp, work in self._work.items() if work.waiting or work.unread is not None]
 
     # ------------------------------------------------------------------ processing
 
@@ -107,6 +126,7 @@ class Backlog:
     def next_attempt(self) -> float | None:
         """When something that failed is to be tried again; None if nothing is."""
         times = [_not_before(work) for work in self._work.values() if work.waiting]
+        times += [work.unread.not_before for work in self._work.values() if work.unread is not None]
         return min(times, default=None)
 
     def next_unit(self, tp: TopicPartition, now: float) -> WorkUnit | None:
@@ -123,7 +143,7 @@ class Backlog:
     def _together(work: _PartitionWork) -> tuple[ConsumerRecord, ...]:
         """The next batch; after an abort what failed is what it was, however the records were read this time."""
         first = work.waiting[0].offset
-        trouble = work.troubles.get(first)
+        trouble = _trouble(work, first)
         if trouble is not None:
             return tuple(record for record in work.waiting if record.offset <= trouble.last)
         end = min((offset for offset in work.troubles if offset > first), default=None)
@@ -136,7 +156,7 @@ class Backlog:
             return ()
         if not work.troubles:
             return tuple(work.waiting)
-        return tuple(takewhile(lambda record: record.offset not in work.troubles, work.waiting))
+        return tuple(takewhile(lambda record: _trouble(work, record.offset) is None, work.waiting))
 
     def processed_run(self, tp: TopicPartition, count: int) -> None:
         """So many records of a run are complete."""
@@ -158,18 +178,24 @@ class Backlog:
         """A record that could not even be read is left out; nothing of its partition waits."""
         work = self._work.setdefault(tp, _PartitionWork(OffsetAndMetadata(offset)))
         work.done = OffsetAndMetadata(offset + 1)
+        work.unread = None
+        work.ahead = True
+
+    def put_off(self, tp: TopicPartition, trouble: RecordTrouble) -> None:
+        """A record that could not even be read is tried again later; nothing of its partition is read until then."""
+        self._work[tp].unread = trouble
 
     # ------------------------------------------------------------------ failures
 
     def trouble(self, tp: TopicPartition, offset: int) -> RecordTrouble | None:
         """What is known of a record that failed before."""
         work = self._work.get(tp)
-        return None if work is None else work.troubles.get(offset)
+        return None if work is None else _trouble(work, offset)
 
     def failed(self, tp: TopicPartition, offset: int, last: int, error: Exception) -> RecordTrouble:
         """Records failed, once more: from an offset to another one."""
         work = self._work.setdefault(tp, _PartitionWork(OffsetAndMetadata(offset)))
-        trouble = work.troubles.setdefault(offset, RecordTrouble(last))
+        trouble = _trouble(work, offset) or work.troubles.setdefault(offset, RecordTrouble(last))
         trouble.attempts += 1
         trouble.error = error
         return trouble
@@ -186,14 +212,15 @@ class Backlog:
         for work in self._work.values():
             if work.done is not None:
                 work.base, work.done = work.done, None
-                work.troubles = {offset: kept for offset, kept in work.troubles.items() if offset >= work.base.offset}
+                work.ahead = bool(work.waiting)
+                work.troubles = {first: kept for first, kept in work.troubles.items() if kept.last >= work.base.offset}
 
     def rewind(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Forget everything that is not committed; returns where to read on."""
+        """Forget everything that is not committed; returns where to read on, of partitions that were read further."""
         for work in self._work.values():
             work.waiting.clear()
-            work.done = work.behind = None
-        return {tp: work.base for tp, work in self._work.items()}
+            work.done = work.behind = work.unread = None
+        return {tp: work.base for tp, work in self._work.items() if work.ahead}
 
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
         """These partitions are not ours any more."""
@@ -206,5 +233,13 @@ def _following(record: ConsumerRecord) -> OffsetAndMetadata:
 
 
 def _not_before(work: _PartitionWork) -> float:
-    trouble = work.troubles.get(work.waiting[0].offset)
+    trouble = _trouble(work, work.waiting[0].offset)
     return 0.0 if trouble is None else trouble.not_before
+
+
+def _trouble(work: _PartitionWork, offset: int) -> RecordTrouble | None:
+    """That of the records which an offset is of: of a batch, less may be read at once after an abort."""
+    found = work.troubles.get(offset)
+    if found is None:
+        found = next((kept for first, kept in work.troubles.items() if first <= offset <= kept.last), None)
+    return found

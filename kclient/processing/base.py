@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
@@ -51,7 +52,7 @@ class ProcessorBase:
             retry_timeout=retry_timeout,
         )
         self._reads_from = consumer
-        self._loop = ProcessingLoop(consumer, calls, self._settings, self._clock)
+        self._loop = ProcessingLoop(consumer, calls, self._settings, self._clock, self._listen)
         self._has_run = False
 
     def __repr__(self) -> str:
@@ -64,14 +65,23 @@ class ProcessorBase:
         Any thread may call it, also a signal handler, and the function itself. Before `run` it makes that return at
         once.
         """
-        self._loop.stopping = True
-        self._wake()
-        if self._loop.polling:
-            self._loop.woken = True
-            self._reads_from.wakeup()
+        loop = self._loop
+        loop.wakers.append(None)  # before the look at `polling`; whoever finds it waits for what follows
+        try:
+            loop.stopping = True
+            self._wake()
+            if loop.polling:
+                loop.woken = True
+                self._reads_from.wakeup()
+        finally:
+            loop.wakers.pop()
 
     def _wake(self) -> None:
         """End a rest."""
+        raise NotImplementedError
+
+    def _listen(self) -> bool:
+        """Be told of rebalances before the user's listener; returns whether that was not so, in a group."""
         raise NotImplementedError
 
     @property
@@ -96,5 +106,10 @@ def outputs_of(result: object) -> list[ProducerRecord]:
     if isinstance(result, ProducerRecord):
         return [result]
     if isinstance(result, Iterable) and not isinstance(result, str | bytes | bytearray | Mapping):
-        return [as_output(record) for record in result]
+        iterator = iter(result)
+        try:
+            return [as_output(record) for record in iterator]
+        finally:
+            if inspect.isgenerator(iterator):
+                iterator.close()  # what it holds, such as a lock, may be needed to try the record again
     return [as_output(result)]

@@ -49,7 +49,8 @@ class BlockingProcessor(ProcessorBase):
             or that the consumer cannot deserialize: an action (`Raise`, `Skip`, `Retry`, `DeadLetter`), or a function
             that is given a `ProcessingFailure` and returns one. The default raises.
         max_retries: How often a record is tried again at most, where `Retry` is asked for.
-        retry_timeout: Seconds for which it goes on while no transaction succeeds; then the last error is raised.
+        retry_timeout: Seconds for which it goes on while no transaction succeeds; then the last error is raised. Time
+            in which there is nothing to process does not count.
 
     Raises:
         ConfigError: The settings of a client contradict processing exactly once.
@@ -116,12 +117,7 @@ class BlockingProcessor(ProcessorBase):
             Exception: What the function raised, if `on_error` says so; a note tells which record it was.
         """
         self._begin()
-        consumer = self._consumer
-        listener = consumer.rebalance_listener
         try:
-            with suppress(IllegalStateError):  # partitions were assigned by hand
-                consumer.rebalance_listener = _BlockingListener(self, listener)
-                self._loop.in_group = True
             try:
                 drive(self._loop.run(), self._carry_out)
                 return self.progress
@@ -133,8 +129,18 @@ class BlockingProcessor(ProcessorBase):
             self._give_up(raised)
             raise raised
         finally:
-            if isinstance(consumer.rebalance_listener, _BlockingListener):
-                consumer.rebalance_listener = listener
+            listener = self._consumer.rebalance_listener
+            if isinstance(listener, _BlockingListener):
+                self._consumer.rebalance_listener = listener.listener
+
+    def _listen(self) -> bool:
+        listener = self._consumer.rebalance_listener
+        if isinstance(listener, _BlockingListener):
+            return False
+        with suppress(IllegalStateError):  # partitions were assigned by hand
+            self._consumer.rebalance_listener = _BlockingListener(self, listener)
+            return True
+        return False
 
     def _give_up(self, error: BaseException) -> None:
         drive(self._loop.give_up(error, interrupted=True), self._carry_out)
@@ -219,18 +225,18 @@ class _BlockingListener(RebalanceListener):
 
     def __init__(self, processor: BlockingProcessor, listener: RebalanceListener | None) -> None:
         self._processor = processor
-        self._listener = listener
+        self.listener = listener
 
     def on_partitions_revoked(self, partitions: Sequence[TopicPartition]) -> Any:
         self._processor._rebalance(self._processor._loop.revoked(partitions))
-        return self._listener.on_partitions_revoked(partitions) if self._listener is not None else None
+        return self.listener.on_partitions_revoked(partitions) if self.listener is not None else None
 
     def on_partitions_lost(self, partitions: Sequence[TopicPartition]) -> Any:
         self._processor._rebalance(self._processor._loop.lost(partitions))
-        return self._listener.on_partitions_lost(partitions) if self._listener is not None else None
+        return self.listener.on_partitions_lost(partitions) if self.listener is not None else None
 
     def on_partitions_assigned(self, partitions: Sequence[TopicPartition]) -> Any:
-        return self._listener.on_partitions_assigned(partitions) if self._listener is not None else None
+        return self.listener.on_partitions_assigned(partitions) if self.listener is not None else None
 
 
 def process_blocking(

@@ -57,7 +57,7 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """Write the records to another topic, in the same transaction, and go on.
+    """Write the records to another topic, not that which they are from, in the same transaction, and go on.
 
     Key, value, headers and timestamp are kept. Headers tell where the record is from and what went wrong; they are
     those of Kafka Streams (KIP-1034) with `kclient` in the place of `streams`: `__kclient.errors.topic`, `.partition`,

@@ -63,8 +63,8 @@ class ClientCalls:
     abort_transaction: Callable[..., Any]
 
 
-class _PartlySentError(Exception):
-    """Something of what a record became is in the transaction, the rest is not: the transaction has to go."""
+class _IncompleteError(Exception):
+    """What a record became is not in the transaction, or not all of it: the transaction has to go."""
 
 
 class ProcessingLoop:
@@ -75,6 +75,7 @@ class ProcessingLoop:
         calls: What waits.
         settings: How.
         clock: Monotonic time in seconds.
+        listen: Has `revoked` and `lost` called; returns whether that was not so. By hand assigned partitions need none.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class ProcessingLoop:
         calls: ClientCalls,
         settings: ProcessingSettings,
         clock: Callable[[], float],
+        listen: Callable[[], bool],
     ) -> None:
         self.in_group: bool = False
         """Whether a group decides what is read."""
@@ -92,12 +94,15 @@ class ProcessingLoop:
         """Whether records may be under way that a signal has kept from being noted."""
         self.woken: bool = False
         """Whether the consumer was woken for that, and no call of it has ended so."""
+        self.wakers: list[None] = []
+        """As many as are about to wake it."""
         self.state: ProcessingState = ProcessingState.IDLE
         self.progress: ProgressCounter = ProgressCounter()
         self._consumer = consumer
         self._calls = calls
         self._settings = settings
         self._clock = clock
+        self._listen = listen
         self._backlog = Backlog(batch=settings.batch)
         self._backoff = Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
         self._held: list[TopicPartition] = []
@@ -108,9 +113,16 @@ class ProcessingLoop:
         """The longest time that the function took in it."""
         self._units = 0
         """How many it was given in it."""
+        self._incomplete = 0
+        """How many units were begun in it that are not complete: something of them may be sent already."""
+        self._finishing = False
+        """Whether it is being committed."""
         self._setbacks = 0
         """Aborts since a commit."""
         self._trouble_since: float | None = None
+        """Since when none has succeeded, less the time in which there was nothing to process."""
+        self._goes_on = 0.0
+        """When the pause after the last abort is over."""
         self._pause = 0.0
 
     def _go(self, state: ProcessingState) -> None:
@@ -130,7 +142,7 @@ class ProcessingLoop:
             try:
                 yield from self._poll()
                 yield from self._work()
-            except _PartlySentError:
+            except _IncompleteError:
                 yield from self._abort(None)
             except KafkaError as error:
                 # the errors of the user's own code do not come here: they travel in a `FinalError`
@@ -139,13 +151,20 @@ class ProcessingLoop:
                 yield from self._finish()
         yield from self._finish()
         self._seek_back()
+        yield from self._forget_wakeup()
+
+    def _forget_wakeup(self) -> ProcessingScript:
+        """The consumer was woken, and was not waiting any more: else the next poll of the user's would be ended."""
+        while self.wakers:  # another thread is about to
+            yield Idle(0.001)
         if self.woken:
-            with suppress(KafkaError):  # else the next poll of the user's would be ended
+            self.woken = False
+            with suppress(KafkaError):
                 yield Ask(self._calls.committed, ([], 0))
 
     def _initialize(self) -> ProcessingScript:
         """Get the producer's id; whoever had it is fenced. It may have been done before."""
-        while True:
+        while not self.stopping:
             try:
                 yield Ask(self._calls.init_transactions)
             except ClosedError:
@@ -154,8 +173,6 @@ class ProcessingLoop:
                 return  # it has been: if not, beginning says what is wrong
             except KafkaTimeoutError as error:
                 self._note_trouble(error, "init_transactions")
-                if self.stopping:
-                    raise
             else:
                 self._trouble_since = None
                 return
@@ -163,9 +180,10 @@ class ProcessingLoop:
     def _poll(self) -> ProcessingScript:
         """Read on, except for partitions of which records wait; rebalances happen here."""
         consumer, backlog = self._consumer, self._backlog
+        yield from self._follow()
         self.polling = True
         try:
-            self._held = [tp for tp in backlog.waiting if tp not in consumer.paused()]
+            self._held = [tp for tp in backlog.held(self._clock()) if tp not in consumer.paused()]
             if self._held:
                 consumer.pause(self._held)
             records = yield Ask(self._calls.poll, (self._patience(),))
@@ -180,6 +198,18 @@ class ProcessingLoop:
         finally:
             self._resume()
         self.polling = False
+        yield from self._follow()
+
+    def _follow(self) -> ProcessingScript:
+        """Go on being told of rebalances: who subscribes anew puts another listener, or none, in the place of ours."""
+        if not self._listen():
+            return
+        if self.in_group:
+            here = self._consumer.assignment()
+            gone = [tp for tp in self._backlog.partitions if tp not in here]
+            if gone:
+                yield from self.lost(gone)
+        self.in_group = True
 
     def _resume(self) -> None:
         """Read on of the partitions that the poll left out."""
@@ -218,8 +248,12 @@ class ProcessingLoop:
 
     def _begin(self) -> ProcessingScript:
         self._began = self._clock()
+        idle = self._began - self._goes_on
+        if self._trouble_since is not None and idle > _POLL:
+            self._trouble_since += idle
         self._slowest = 0.0
         self._units = 0
+        self._incomplete = 0
         self._go(ProcessingState.OPEN)
         try:
             yield Ask(self._calls.begin_transaction)
@@ -229,7 +263,7 @@ class ProcessingLoop:
 
     def _is_enough(self) -> bool:
         """Whether no further record is to be begun in this transaction."""
-        if self.stopping:
+        if self.stopping or self._finishing:
             return True
         if not self._units:
             return False
@@ -237,16 +271,27 @@ class ProcessingLoop:
 
     def work(self, tp: TopicPartition) -> ProcessingScript:
         """Process what waits of a partition, in order, until it is enough."""
-        while not self._is_enough():
+        while True:
+            # counted first, as another thread that closes the consumer first says that it commits, and then looks
+            self._incomplete += 1
+            if self._is_enough():
+                break
             records = self._backlog.run(tp)
-            if records:
-                yield from self._process_run(tp, records)
-                continue
-            unit = self._backlog.next_unit(tp, self._clock())
-            if unit is None:
-                return
-            yield from self._process(unit)
-            self._units += 1
+            unit = None if records else self._backlog.next_unit(tp, self._clock())
+            try:
+                if records:
+                    yield from self._process_run(tp, records)
+                elif unit is not None:
+                    yield from self._process(unit)
+                    self._units += 1
+                else:
+                    break
+            except KafkaError as error:
+                if self.state is ProcessingState.OPEN:
+                    raise
+                raise _IncompleteError from error  # it was sent into a transaction that `revoked` has ended
+            self._incomplete -= 1
+        self._incomplete -= 1
 
     def _process_run(self, tp: TopicPartition, records: tuple[ConsumerRecord, ...]) -> ProcessingScript:
         """Process records one after the other, up to the first that fails."""
@@ -259,7 +304,7 @@ class ProcessingLoop:
             if now - began > self._slowest:
                 self._slowest = now - began
             began = now
-            if self.stopping:
+            if self.stopping or self.state is not ProcessingState.OPEN:
                 return True
             if first and not self._units:
                 first = False
@@ -277,6 +322,7 @@ class ProcessingLoop:
             failure = error
         self._slowest = max(self._slowest, self._clock() - began)
         self._units += run.done
+        self._check_open()
         self._backlog.processed_run(tp, run.done)
         self.progress.running.records_in += run.done
         self.progress.running.records_out += run.written
@@ -295,8 +341,7 @@ class ProcessingLoop:
         trouble = self._backlog.trouble(unit.partition, unit.offset)
         if trouble is not None and trouble.action is not None and trouble.error is not None:
             # decided before the abort: the records are not tried again
-            action, trouble.action = trouble.action, None
-            yield from self._carry_out(action, unit, trouble, trouble.error)
+            yield from self._carry_out(trouble.action, unit, trouble, trouble.error)
             return
         outputs = SendOutputs([])
         began = self._clock()
@@ -316,9 +361,15 @@ class ProcessingLoop:
             self._done(unit, len(outputs.records))
 
     def _done(self, unit: WorkUnit, written: int) -> None:
+        self._check_open()
         self._backlog.processed(unit)
         self.progress.running.records_in += len(unit.records)
         self.progress.running.records_out += written
+
+    def _check_open(self) -> None:
+        """Raise where another task has closed the consumer meanwhile, which has ended the transaction."""
+        if self.state is not ProcessingState.OPEN:
+            raise _IncompleteError
 
     # ------------------------------------------------------------------ failures
 
@@ -332,7 +383,7 @@ class ProcessingLoop:
                 trouble.not_before = self._clock() + action.delay
             else:
                 trouble.action = action
-            raise _PartlySentError
+            raise _IncompleteError
         yield from self._carry_out(action, unit, trouble, error)
 
     def _decide(
@@ -347,8 +398,13 @@ class ProcessingLoop:
                 given = yield Ask(given, (ProcessingFailure(tp, offset, records, error, trouble.attempts),))
                 as_action(given)
             except Exception as failed:  # noqa: BLE001 - it goes on to the user, from `run`
-                failed.__context__ = error
-                raise FinalError(_noted(failed, tp, offset)) from None
+                raise FinalError(_noted(_in_context(failed, error), tp, offset)) from None
+        if isinstance(given, DeadLetter) and given.topic == tp.topic:
+            refused = ValueError(
+                f"DeadLetter({given.topic!r}) is the topic that the record is read from: it would come, and fail, for "
+                "ever; name another one"
+            )
+            raise FinalError(_noted(_in_context(refused, error), tp, offset))
         if isinstance(given, Retry) and trouble.attempts > self._settings.max_retries:
             error.add_note(f"kclient: it was tried {trouble.attempts} times (max_retries={self._settings.max_retries})")
             given = Raise()
@@ -368,8 +424,7 @@ class ProcessingLoop:
             except Exception as failed:
                 if is_about_the_transaction(failed):
                     raise
-                failed.__context__ = error
-                failed.add_note(f"kclient: it was to be written to {action.topic!r} (DeadLetter)")
+                _in_context(failed, error).add_note(f"kclient: it was to be written to {action.topic!r} (DeadLetter)")
                 raise FinalError(_noted(failed, unit.partition, unit.offset)) from None
             self._done(unit, len(letters.records))
             running.dead_letters += len(letters.records)
@@ -380,9 +435,10 @@ class ProcessingLoop:
     def _undecodable(self, error: RecordDeserializationError) -> ProcessingScript:
         """The consumer cannot make sense of a record: there is none to give away, only to leave out."""
         tp, offset = TopicPartition(error.topic, error.partition), error.offset
-        _, action = yield from self._decide(tp, offset, offset, (), error)
+        trouble, action = yield from self._decide(tp, offset, offset, (), error)
         if isinstance(action, Retry):
-            self._pause = action.delay
+            trouble.not_before = self._clock() + action.delay
+            self._backlog.put_off(tp, trouble)
             return
         if not isinstance(action, Skip):
             if isinstance(action, DeadLetter):
@@ -399,13 +455,23 @@ class ProcessingLoop:
     # ------------------------------------------------------------------ the end of a transaction
 
     def _finish(self) -> ProcessingScript:
-        """Commit what is complete; where that cannot be, abort it and go back, if it may succeed another time."""
-        if self.state is not ProcessingState.OPEN:
+        """Commit what is complete; where that cannot be, abort it and go back, if it may succeed another time.
+
+        Where another task or thread has closed the consumer amid a record, what is sent of that must not be committed.
+        """
+        if self.state is not ProcessingState.OPEN or self._finishing:
             return
+        self._finishing = True
         try:
-            yield from self._commit()
+            if self._incomplete:
+                logger.warning("The consumer was closed amid a record: its transaction is aborted")
+                yield from self._abort(None)
+            else:
+                yield from self._commit()
         except KafkaError as error:
             yield from self._recover(error)
+        finally:
+            self._finishing = False
 
     def _commit(self) -> ProcessingScript:
         offsets = self._backlog.offsets
@@ -416,6 +482,8 @@ class ProcessingLoop:
                     "The consumer is not a member of its group any more: others read its partitions"
                 )
             yield Ask(self._calls.send_offsets, (offsets, member))
+            if self.state is not ProcessingState.OPEN:
+                return  # another task had to abort it meanwhile
         self._go(ProcessingState.COMMITTING)
         yield from self._until_known(self._calls.commit_transaction, "commit_transaction")
         self._committed()
@@ -466,6 +534,7 @@ class ProcessingLoop:
         self._note_trouble(error, "the transaction was aborted, its records are processed again")
         self._setbacks += 1
         self._pause = self._backoff.seconds(self._setbacks - 1)
+        self._goes_on = self._clock() + self._pause
 
     def _abort(self, error: KafkaError | None) -> ProcessingScript:
         """End the transaction without effect, and read again from what is committed."""
@@ -558,6 +627,7 @@ class ProcessingLoop:
         finally:
             if self.state is not ProcessingState.UNDECIDED:
                 self._go_back_at_last(error)
+        yield from self._forget_wakeup()
         if interrupted and self.polling:
             yield from self._find_positions(error)
 
@@ -611,6 +681,18 @@ class FinalError(Exception):
     def __init__(self, error: Exception) -> None:
         super().__init__(error)
         self.error = error
+
+
+def _in_context(raised: Exception, error: Exception) -> Exception:
+    """What was raised because of an error, and tells that; it may be that error, or its cause."""
+    known: list[BaseException | None] = [error]
+    for each in known:  # which grows meanwhile
+        if each is raised:
+            return raised
+        if each is not None:
+            known += [other for other in (each.__cause__, each.__context__) if all(other is not one for one in known)]
+    raised.__context__ = error
+    return raised
 
 
 def _noted(error: Exception, tp: TopicPartition, offset: int) -> Exception:

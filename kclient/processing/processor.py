@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections import deque
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
 
 from kclient.arguments import shown
-from kclient.concurrency import Wakeup, drive_async
+from kclient.concurrency import Wakeup, current_backend, drive_async, first_leaf
 from kclient.consumer import Consumer, RebalanceListener
 from kclient.errors import IllegalStateError
 from kclient.processing.actions import Ask, Collect, Idle, ProcessRun, SendOutputs, WorkThrough, as_output
@@ -69,7 +70,8 @@ class Processor(ProcessorBase):
             or that the consumer cannot deserialize: an action (`Raise`, `Skip`, `Retry`, `DeadLetter`), or a function,
             plain or async, that is given a `ProcessingFailure` and returns one. The default raises.
         max_retries: How often a record is tried again at most, where `Retry` is asked for.
-        retry_timeout: Seconds for which it goes on while no transaction succeeds; then the last error is raised.
+        retry_timeout: Seconds for which it goes on while no transaction succeeds; then the last error is raised. Time
+            in which there is nothing to process does not count.
 
     Raises:
         ConfigError: The settings of a client contradict processing exactly once.
@@ -138,12 +140,7 @@ class Processor(ProcessorBase):
             Exception: What the function raised, if `on_error` says so; a note tells which record it was.
         """
         self._begin()
-        consumer = self._consumer
-        listener = consumer.rebalance_listener
         try:
-            with suppress(IllegalStateError):  # partitions were assigned by hand
-                consumer.rebalance_listener = _Listener(self, listener)
-                self._loop.in_group = True
             try:
                 await drive_async(self._loop.run(), self._carry_out)
                 return self.progress
@@ -155,8 +152,18 @@ class Processor(ProcessorBase):
             await self._give_up(raised)
             raise raised
         finally:
-            if isinstance(consumer.rebalance_listener, _Listener):
-                consumer.rebalance_listener = listener
+            listener = self._consumer.rebalance_listener
+            if isinstance(listener, _Listener):
+                self._consumer.rebalance_listener = listener.listener
+
+    def _listen(self) -> bool:
+        listener = self._consumer.rebalance_listener
+        if isinstance(listener, _Listener):
+            return False
+        with suppress(IllegalStateError):  # partitions were assigned by hand
+            self._consumer.rebalance_listener = _Listener(self, listener)
+            return True
+        return False
 
     async def _give_up(self, error: BaseException) -> None:
         with anyio.CancelScope(shield=True):
@@ -177,7 +184,8 @@ class Processor(ProcessorBase):
             case ProcessRun():
                 await self._process_run(step)
             case Ask(function, arguments):
-                return await _awaited(function(*arguments))
+                with _own_cancellations() if function is self._settings.on_error else nullcontext():
+                    return await _awaited(function(*arguments))
             case WorkThrough(partitions):
                 await self._work_through(partitions)
             case Idle(seconds):
@@ -219,21 +227,26 @@ class Processor(ProcessorBase):
             run.done += 1
 
     async def _collect(self, argument: Any) -> Sequence[ProducerRecord]:
-        return await self._outputs(self._function(argument))
+        with _own_cancellations():
+            return await self._outputs(self._function(argument))
 
     async def _outputs(self, result: Any) -> Sequence[ProducerRecord]:
-        result = await _awaited(result)
-        if inspect.isasyncgen(result):
-            async with aclosing(result):
-                return [as_output(record) async for record in result]
-        if isinstance(result, AsyncIterable):
-            return [as_output(record) async for record in result]
-        return outputs_of(result)
+        with _own_cancellations():
+            result = await _awaited(result)
+            if not isinstance(result, AsyncIterable):
+                return outputs_of(result)
+            iterator = aiter(result)
+            try:
+                return [as_output(record) async for record in iterator]
+            finally:
+                if inspect.isasyncgen(iterator):
+                    await iterator.aclose()
 
     async def _work_through(self, partitions: list[TopicPartition]) -> None:
         workers = min(self._settings.concurrency, len(partitions))
         waiting = deque(partitions)
         failures: list[BaseException] = []
+        cancelled: list[BaseException] = []
 
         async def work() -> None:
             while waiting:
@@ -242,7 +255,8 @@ class Processor(ProcessorBase):
         async def work_beside_others() -> None:
             try:
                 await work()
-            except anyio.get_cancelled_exc_class():
+            except anyio.get_cancelled_exc_class() as error:
+                cancelled.append(error)
                 raise
             except BaseException as error:  # noqa: BLE001 - raised below, and not in a group
                 failures.append(error)
@@ -251,11 +265,32 @@ class Processor(ProcessorBase):
         if workers == 1:
             await work()
             return
-        async with anyio.create_task_group() as tasks:
-            for number in range(workers):
-                tasks.start_soon(work_beside_others, name=f"process {number}")
+        try:
+            async with anyio.create_task_group() as tasks:
+                for number in range(workers):
+                    tasks.start_soon(work_beside_others, name=f"process {number}")
+        except BaseExceptionGroup as group:  # Ctrl-C in trio
+            _, interrupt = group.split(anyio.get_cancelled_exc_class())
+            raise first_leaf(interrupt or group) from None
         if failures:
             raise failures[0]
+        if cancelled:  # else the group would have raised it: the function has cancelled the task that it ran in
+            raise RuntimeError(_CANCELLED) from cancelled[0]
+
+
+_CANCELLED = "the function was cancelled, and processing was not: it cancelled its own task, or awaited one that was"
+
+
+@contextmanager
+def _own_cancellations() -> Iterator[None]:
+    """What is raised as a cancellation while nobody cancels is a failure like others, and the record's."""
+    try:
+        yield
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task() if current_backend() == "asyncio" else None
+        if task is not None and task.cancelling():
+            raise
+        raise RuntimeError(_CANCELLED) from error
 
 
 async def _awaited(result: Any) -> Any:
@@ -267,21 +302,21 @@ class _Listener(RebalanceListener):
 
     def __init__(self, processor: Processor, listener: RebalanceListener | None) -> None:
         self._processor = processor
-        self._listener = listener
+        self.listener = listener
 
     async def on_partitions_revoked(self, partitions: Sequence[TopicPartition]) -> None:
         await self._processor._rebalance(self._processor._loop.revoked(partitions))
-        if self._listener is not None:
-            await _awaited(self._listener.on_partitions_revoked(partitions))
+        if self.listener is not None:
+            await _awaited(self.listener.on_partitions_revoked(partitions))
 
     async def on_partitions_lost(self, partitions: Sequence[TopicPartition]) -> None:
         await self._processor._rebalance(self._processor._loop.lost(partitions))
-        if self._listener is not None:
-            await _awaited(self._listener.on_partitions_lost(partitions))
+        if self.listener is not None:
+            await _awaited(self.listener.on_partitions_lost(partitions))
 
     async def on_partitions_assigned(self, partitions: Sequence[TopicPartition]) -> None:
-        if self._listener is not None:
-            await _awaited(self._listener.on_partitions_assigned(partitions))
+        if self.listener is not None:
+            await _awaited(self.listener.on_partitions_assigned(partitions))
 
 
 async def process(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -203,6 +205,69 @@ async def test_stop_ends_the_wait_for_records_and_leaves_no_wakeup() -> None:
         with anyio.fail_after(20):
             while found < 3:
                 found += len(await consumer.poll(0.5))
+
+
+async def test_a_stop_that_wakes_the_consumer_late_leaves_no_wakeup() -> None:
+    """Another thread found the processor polling, and woke the consumer when the poll was over."""
+    async with broker(3) as address, clients(address) as (consumer, producer):
+        processor = Processor(consumer, producer, copied)
+        wakeup, about_to, returned = consumer.wakeup, threading.Event(), threading.Event()
+
+        def late() -> None:
+            about_to.set()
+            returned.wait(1)  # a run that does not wait for it returns long before
+            wakeup()
+
+        async def end_the_poll() -> None:
+            await until(about_to.is_set)
+            await fill(address, [3, 4, 5])
+
+        consumer.wakeup = late  # type: ignore[method-assign]
+
+        async def stop() -> None:
+            await until(lambda: processor.progress.records_in == 3)
+            await anyio.to_thread.run_sync(processor.stop)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(stop)
+            tasks.start_soon(end_the_poll)
+            await processor.run()
+            returned.set()
+        await fill(address, [6])
+        with anyio.fail_after(20):
+            while not await consumer.poll(1):
+                pass
+
+
+async def test_stop_before_it_runs_needs_no_broker() -> None:
+    async with clients("127.0.0.1:1", max_block_ms=60_000) as (consumer, producer):
+        processor = Processor(consumer, producer, copied)
+        processor.stop()
+        with anyio.fail_after(20):
+            assert (await processor.run()).records_in == 0
+
+
+@pytest.mark.parametrize("concurrency", [1, PARTITIONS])
+def test_an_interrupt_in_trio_comes_without_a_group(concurrency: int) -> None:
+    """It is raised in the main task, which waits for those that run the function. (asyncio cancels the main task.)"""
+    main = threading.main_thread().ident
+    assert main is not None
+
+    async def interrupted() -> None:
+        begun: list[ConsumerRecord] = []
+
+        async def function(record: ConsumerRecord) -> None:
+            begun.append(record)
+            if len(begun) == 1:
+                threading.Timer(0.2, signal.pthread_kill, (main, signal.SIGINT)).start()
+            await anyio.sleep_forever()
+
+        async with broker(COUNT) as address, clients(address) as (consumer, producer):
+            with anyio.fail_after(20):
+                await Processor(consumer, producer, function, concurrency=concurrency).run()
+
+    with pytest.raises(KeyboardInterrupt):
+        anyio.run(interrupted, backend="trio")
 
 
 async def test_stop_before_it_runs() -> None:

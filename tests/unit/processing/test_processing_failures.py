@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from typing import Any
 
 import anyio
 import pytest
 
-from kclient import ConsumerRecord, ConsumerRecords, ProducerRecord
+from kclient import ConsumerRecord, ConsumerRecords, OffsetAndMetadata, ProducerRecord, TimestampType, TopicPartition
 from kclient.errors import RecordDeserializationError, SerializationError
 from kclient.processing import DeadLetter, ProcessingFailure, Processor, Raise, Retry, Skip
+from kclient.processing.backlog import Backlog
 from tests.unit.processing.parts import (
     IN,
     PARTITIONS,
@@ -19,6 +21,7 @@ from tests.unit.processing.parts import (
     committed,
     copied,
     expected,
+    fill,
     numbers,
     running,
     seen,
@@ -29,6 +32,10 @@ pytestmark = pytest.mark.anyio
 
 COUNT = 30
 POISON = 13
+
+
+def stored(tp: TopicPartition, offset: int) -> ConsumerRecord:
+    return ConsumerRecord(tp.topic, tp.partition, offset, 0, TimestampType.CREATE_TIME, None, b"", [], None)
 
 
 class PoisonError(Exception):
@@ -231,6 +238,167 @@ async def test_what_a_deserializer_refuses_can_be_skipped() -> None:
                     while await committed(address) != dict.fromkeys(IN, COUNT // PARTITIONS):
                         await anyio.sleep(0.01)
         assert await numbers(address) == without(COUNT, POISON)
+
+
+async def test_what_a_deserializer_refuses_holds_up_its_own_partition_only() -> None:
+    refusing = [True]
+
+    def deserialize(data: bytes) -> bytes:
+        if int(data) == POISON and refusing:
+            raise PoisonError
+        return data
+
+    def on_error(failure: ProcessingFailure) -> Retry:
+        return Retry(1e6 if failure.attempts == 2 else 0)
+
+    async with (
+        broker(COUNT) as address,
+        clients(address, reading={"value_deserializer": deserialize}) as (consumer, producer),
+    ):
+        processor = Processor(consumer, producer, copied, on_error=on_error)
+        before, all_of_one = POISON // PARTITIONS, 2 * COUNT // PARTITIONS
+        async with running(processor):
+            await until(lambda: processor.progress.failures == 2)
+            await fill(address, range(COUNT, 2 * COUNT))
+            await until(lambda: processor.progress.records_in == before + (PARTITIONS - 1) * all_of_one)
+        assert processor.progress.failures == 2
+        refusing.clear()
+        following = Processor(consumer, producer, copied)
+        async with running(following):
+            await until(lambda: following.progress.records_in == all_of_one - before)
+        assert await numbers(address) == expected(2 * COUNT)
+
+
+@pytest.mark.parametrize("concurrency", [1, PARTITIONS])
+async def test_a_cancellation_of_the_functions_own_is_a_failure(concurrency: int) -> None:
+    """Such as of a task that it waits for; nobody has cancelled the processor."""
+
+    async def function(record: ConsumerRecord) -> ProducerRecord:
+        await anyio.sleep(0)
+        if int(record.value) == POISON:
+            raise asyncio.CancelledError
+        return copied(record)
+
+    told: list[Exception] = []
+
+    async def on_error(failure: ProcessingFailure) -> Skip:
+        told.append(failure.error)
+        return Skip()
+
+    async with broker(COUNT) as address, clients(address) as (consumer, producer):
+        processor = Processor(consumer, producer, function, on_error=on_error, concurrency=concurrency)
+        async with running(processor):
+            await until(lambda: processor.progress.records_in == COUNT)
+        assert [type(error) for error in told] == [RuntimeError]
+        assert await numbers(address) == without(COUNT, POISON)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_function_that_cancels_its_task_ends_processing() -> None:
+    async def function(record: ConsumerRecord) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await anyio.sleep(0)
+
+    async with broker(COUNT) as address, clients(address) as (consumer, producer):
+        with anyio.fail_after(20), pytest.raises(RuntimeError, match="its own task"):
+            await Processor(consumer, producer, function, concurrency=PARTITIONS).run()
+        assert await committed(address) == dict.fromkeys(IN, 0)
+
+
+@pytest.mark.parametrize("asynchronous", [True, False])
+async def test_generators_are_closed_before_anything_is_decided(asynchronous: bool) -> None:
+    """What one holds, such as a lock, is free when the record is tried again."""
+    held = [0]
+    while_deciding: list[int] = []
+
+    def plain(record: ConsumerRecord) -> Any:
+        held[0] += 1
+        try:
+            yield "no record"
+        finally:
+            held[0] -= 1
+
+    class Results:
+        def __init__(self, record: ConsumerRecord) -> None:
+            self.record = record
+
+        async def __aiter__(self) -> Any:
+            for each in plain(self.record):
+                held[0] += 1
+                try:
+                    yield each
+                finally:
+                    held[0] -= 1
+
+    def asynchronously(record: ConsumerRecord) -> Results:
+        return Results(record)
+
+    def on_error(failure: ProcessingFailure) -> Skip:
+        while_deciding.append(held[0])
+        return Skip()
+
+    async with broker(3) as address, clients(address) as (consumer, producer):
+        processor = Processor(consumer, producer, asynchronously if asynchronous else plain, on_error=on_error)
+        async with running(processor):
+            await until(lambda: processor.progress.records_in == 3)
+        assert while_deciding == [0, 0, 0]
+
+
+@pytest.mark.parametrize("raised", ["error", "cause"])
+async def test_a_hook_that_raises_what_it_was_told(raised: str) -> None:
+    """The chain of exceptions has an end: contextlib would follow one without it for ever."""
+
+    def function(record: ConsumerRecord) -> None:
+        raise PoisonError from KeyError("the cause")
+
+    def on_error(failure: ProcessingFailure) -> Any:
+        assert failure.error.__cause__ is not None
+        raise failure.error if raised == "error" else failure.error.__cause__
+
+    async with broker(1) as address, clients(address) as (consumer, producer):
+        with anyio.fail_after(20), pytest.raises(PoisonError if raised == "error" else KeyError) as caught:
+            await Processor(consumer, producer, function, on_error=on_error).run()
+        chain: list[BaseException] = []
+        error: BaseException | None = caught.value
+        while error is not None:
+            assert error not in [*chain, error.__context__]
+            chain.append(error)
+            error = error.__cause__ or error.__context__
+        assert any("in-0, offset 0" in note for note in caught.value.__notes__)
+
+
+async def test_dead_letters_are_not_written_to_where_they_are_from() -> None:
+    async with broker(COUNT) as address, clients(address) as (consumer, producer):
+        with anyio.fail_after(20), pytest.raises(ValueError, match="name another") as raised:
+            await Processor(consumer, producer, picky, on_error=DeadLetter("in")).run()
+        assert isinstance(raised.value.__context__, PoisonError)
+        assert sum(map(len, await numbers(address, "in"))) == COUNT
+
+
+def test_what_was_decided_of_a_batch_is_for_each_part_that_is_read_after_an_abort() -> None:
+    [tp, *_] = IN
+    backlog = Backlog(batch=True)
+
+    def read(first: int, last: int) -> None:
+        records = tuple(stored(tp, offset) for offset in range(first, last + 1))
+        backlog.add(ConsumerRecords({tp: records}, {tp: OffsetAndMetadata(last + 1)}))
+
+    read(0, 9)
+    backlog.failed(tp, 0, 9, PoisonError()).action = Skip()
+    assert backlog.rewind() == {tp: OffsetAndMetadata(0)}
+    for first, last in [(0, 3), (4, 9)]:
+        read(first, last)
+        unit = backlog.next_unit(tp, 0.0)
+        assert unit is not None
+        assert (unit.offset, len(unit.records)) == (first, last - first + 1)
+        trouble = backlog.trouble(tp, first)
+        assert trouble is not None
+        assert trouble.action == Skip()
+        backlog.processed(unit)
+        backlog.committed()
+    assert backlog.trouble(tp, 9) is None
 
 
 def test_actions_are_checked() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -138,6 +139,41 @@ async def test_what_is_complete_is_committed_before_partitions_go(strategy: str)
         assert await numbers(address) == expected(60)
 
 
+@pytest.mark.parametrize("strategy", ASSIGNORS)
+async def test_a_consumer_that_subscribes_anew_still_commits_before_partitions_go(strategy: str) -> None:
+    reading = {"partition_assignment_strategy": strategy}
+    told: list[str] = []
+    seen: list[int] = []
+
+    class Listener(RebalanceListener):
+        async def on_partitions_revoked(self, partitions: Sequence[TopicPartition]) -> None:
+            told.append("revoked")
+
+    listener = Listener()
+
+    async with broker(30) as address, clients(address, reading=reading) as (consumer, producer):
+
+        def function(record: ConsumerRecord) -> ProducerRecord:
+            if not seen:
+                consumer.subscribe(["in", "dead"], listener=listener)
+            seen.append(int(record.value))
+            return copied(record)
+
+        first = Processor(consumer, producer, function, commit_interval=25)
+        async with running(first):
+            await until(lambda: len(seen) == 30)
+            async with clients(address, reading=reading, transactional_id="q") as others:
+                others[0].subscribe(["in", "dead"])
+                second = Processor(*others, copied)
+                async with running(second):
+                    await until(lambda: first.progress.records_in == 30)
+                    await fill(address, range(30, 60))
+                    await until_committed(address, 20)
+        assert "revoked" in told
+        assert consumer.rebalance_listener is listener
+        assert await numbers(address) == expected(60)
+
+
 async def test_a_member_that_took_too_long_commits_nothing() -> None:
     """Its partitions have gone to another member, which has done the same work: the first one's is aborted."""
     async with broker(30) as address:
@@ -270,6 +306,40 @@ async def test_trouble_that_lasts_too_long_is_raised() -> None:
             await processor.run()
         assert any("retry_timeout=0.1" in note for note in raised.value.__notes__)
         assert processor.progress.aborts > 1
+
+
+async def test_time_in_which_there_is_nothing_to_process_is_no_trouble() -> None:
+    """An abort, and one much later: in between the records of the first had gone, and there were no others."""
+    passed = [0.0]
+
+    class Later(Processor):
+        _clock = staticmethod(lambda: time.monotonic() + passed[0])
+
+    async with (
+        broker(3) as address,
+        clients(address) as (consumer, producer),
+        kclient.Admin(bootstrap_servers=address) as admin,
+    ):
+        commit = producer.commit_transaction
+        attempts = [0]
+
+        async def commit_or_not() -> None:
+            attempts[0] += 1
+            if attempts[0] == 1:
+                await admin.delete_records(dict.fromkeys(IN, 1))
+            if attempts[0] <= 2:
+                raise TransactionAbortableError("it has to be aborted")
+            await commit()
+
+        producer.commit_transaction = commit_or_not  # type: ignore[method-assign]
+        processor = Later(consumer, producer, copied, commit_interval=0, retry_timeout=60)
+        async with running(processor):
+            await until(lambda: processor.progress.aborts == 1)
+            passed[0] = 1000.0
+            await fill(address, range(3, 6))
+            await until(lambda: processor.progress.records_in == 3)
+        assert processor.progress.aborts == 2
+        assert await numbers(address) == [[3], [4], [5]]
 
 
 async def test_a_commit_whose_outcome_stays_unknown() -> None:
