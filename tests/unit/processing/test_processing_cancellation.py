@@ -16,6 +16,7 @@ pytestmark = pytest.mark.anyio
 COUNT = 9
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("concurrency", [1, PARTITIONS])
 async def test_run(concurrency: int) -> None:
