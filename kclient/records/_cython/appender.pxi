@@ -320,7 +320,7 @@ cdef class Appender:
     cdef bint _append_row(
         self, RecordSource rows, int64_t row, list topics, list batches, list indexes, int64_t* limit
     ) except -1:
-        cdef int64_t stamp = rows._stamps.look(row)
+        cdef int64_t stamp = _stamp(&rows._stamps.stamps, row)
         cdef int32_t topic = rows._numbers.look(row)
         cdef int32_t number = rows._partitions.look(row)
         cdef TopicSlots slots

@@ -153,7 +153,8 @@ cdef class BatchBuilder:
     cdef int64_t _base_timestamp
     cdef int64_t _next_delta  # of the next record's offset
     # Timestamps as runs: pairs of int64, the first index of a run and the timestamp that holds from there on.
-    cdef bytearray _runs
+    cdef bytearray _runs  # of which so many are used
+    cdef int64_t _run_count
     cdef int64_t _last_timestamp
     # The last call of `Appender.append_rows` that found this builder, and which of its batches it was there.
     cdef int64_t _call
@@ -189,6 +190,7 @@ cdef class BatchBuilder:
         self.first_timestamp = -1
         self.max_timestamp = -1
         self._runs = bytearray()
+        self._run_count = 0
         self._last_timestamp = -2  # no record has it
         self._call = 0
         self._owner = 0
@@ -207,7 +209,7 @@ cdef class BatchBuilder:
     @property
     def timestamp_runs(self):
         """The records' timestamps as runs: first index, timestamp, first index, timestamp, and so on."""
-        return array("q", bytes(self._runs))
+        return array("q", self._runs[: 16 * self._run_count])
 
     def append(self, timestamp: int, key: Buffer | None, value: Buffer | None, headers: Headers = ()) -> int:
         """Append a record.
@@ -310,10 +312,9 @@ cdef class BatchBuilder:
         """
         cdef int64_t first = check_start(start)
         cdef RecordSource source = RecordSource(columns)
-        # In local names, since a call for each row would read them from the source again.
-        cdef ColumnSource keys = source._keys
-        cdef ColumnSource values = source._values
-        cdef StampSource stamps = source._stamps
+        cdef Cells keys = source._keys.cells
+        cdef Cells values = source._values.cells
+        cdef Stamps stamps = source._stamps.stamps
         cdef HeaderSource headers = source._headers
         cdef int64_t rows = source.rows
         cdef int64_t row
@@ -325,11 +326,11 @@ cdef class BatchBuilder:
         if self._buffer is None:
             raise builder_closed()
         for row in range(first, rows):
-            if not keys.look(row, &key) or not values.look(row, &value):
+            if not _cell(&keys, row, &key) or not _cell(&values, row, &value):
                 raise bad_column(row)
             if given is not NULL and not headers.look(row, given):
                 raise bad_column(row)
-            timestamp = stamps.look(row)
+            timestamp = _stamp(&stamps, row)
             if timestamp < -1:
                 raise bad_timestamp(timestamp)
             if self._put(timestamp, &key, &value, given) < 0:
@@ -426,10 +427,13 @@ cdef class BatchBuilder:
         return index
 
     cdef int _begin_run(self, int64_t index, int64_t timestamp) except -1:
-        cdef Py_ssize_t size = PyByteArray_GET_SIZE(self._runs)
-        PyByteArray_Resize(self._runs, size + 16)
-        memcpy(PyByteArray_AS_STRING(self._runs) + size, &index, 8)
-        memcpy(PyByteArray_AS_STRING(self._runs) + size + 8, &timestamp, 8)
+        cdef int64_t* run
+        if 16 * (self._run_count + 1) > PyByteArray_GET_SIZE(self._runs):
+            PyByteArray_Resize(self._runs, 32 * self._run_count + 16)
+        run = <int64_t*>PyByteArray_AS_STRING(self._runs) + 2 * self._run_count
+        run[0] = index
+        run[1] = timestamp
+        self._run_count += 1
         self._last_timestamp = timestamp
         return 0
 
