@@ -183,6 +183,11 @@ class AbortedTransactions:
         last = self._chunks[-1] if self._chunks else None
         return last if last is not None and last.bounds.transactions < CHUNK else None
 
+    @property
+    def holds_full(self) -> bool:
+        """Whether a chunk that is full is in memory, because it has not been written."""
+        return any(chunk.entries is not None and chunk.bounds.transactions >= CHUNK for chunk in self._chunks[-2:])
+
     def unsaved(self) -> dict[int, Entries]:
         """The chunks that are to be written, by their numbers."""
         return {

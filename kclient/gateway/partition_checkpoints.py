@@ -58,7 +58,7 @@ class CheckpointedPartition(Protocol):
 
 
 class PartitionCheckpoints:
-    """Writes those of one partition: after so much was appended, when the gateway closes, and with each trim.
+    """Writes those of one partition: after so much was appended or aborted, when the gateway closes, and with each trim.
 
     Args:
         partition: Of which they are.
@@ -90,9 +90,14 @@ class PartitionCheckpoints:
         self.dirty = True
         self._bytes += size
         self._batches += batches
-        if (self._bytes > CHECKPOINT_BYTES or self._batches > _CHECKPOINT_BATCHES) and not self._writing:
+        if not self._writing and self._is_due():
             self._writing = True
             self._around.spawn(self._catch_up, name=f"checkpoint {self._partition}")
+
+    def _is_due(self) -> bool:
+        if self._bytes > CHECKPOINT_BYTES or self._batches > _CHECKPOINT_BATCHES:
+            return True
+        return self._partition.log.transactions.aborted.holds_full  # else memory grows by what is aborted
 
     def rows(self) -> dict[str, bytes]:
         """The rows of one of what is durable now."""

@@ -421,6 +421,29 @@ async def test_very_many_aborted_transactions(monkeypatch: pytest.MonkeyPatch, t
         assert await scan_all(gateway.parts.manager, ABORTED) == {}
 
 
+async def test_aborted_transactions_do_not_stay_in_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A chunk that is full is written, though little was appended, and is in memory no more."""
+    coordinator = coordinated(monkeypatch)
+    monkeypatch.setattr(aborted, "CHUNK", CHUNK)
+    async with running(f"embedded:{tmp_path}/data", durability="written") as (gateway, wire):
+        transactor = Transactor(wire, coordinator, local_peers(gateway, coordinator), "x")
+        await wire.create("t")
+        for number in range(3 * CHUNK + 1):
+            transactor.begin()
+            assert await transactor.send("t", b"%d" % number) == ErrorCode.NONE
+            await transactor.end(committed=False)
+        partition = gateway.parts.partitions.get("t", 0)
+        assert partition is not None
+        found = partition.log.transactions.aborted
+        assert len(found) == 3 * CHUNK + 1
+        with anyio.fail_after(20):
+            while sum(map(len, found.unsaved().values())) >= CHUNK:
+                await anyio.sleep(0.005)
+        assert not found.holds_full
+        assert len(await scan_all(gateway.parts.manager, ABORTED)) >= 3
+        assert await committed_values(wire, "t") == []
+
+
 @pytest.mark.parametrize(("held", "decided"), [("pull", True), ("pull", False), ("get", True)])
 async def test_what_is_deleted_while_it_is_read_is_not_given_out(
     monkeypatch: pytest.MonkeyPatch, held: str, decided: bool
