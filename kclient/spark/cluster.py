@@ -82,6 +82,10 @@ class LiveCluster:
     ) -> None:
         self._open.__exit__(kind, error, trace)
 
+    def close(self) -> None:
+        """As the end of `with`."""
+        self._open.close()
+
     @property
     def consumer(self) -> Consumer:
         """A consumer that belongs to no group, for explicit positions only."""

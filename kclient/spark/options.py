@@ -1,35 +1,39 @@
 """The options of the data source: parsed, and checked in full before any task starts.
 
 Names and meanings are those of Spark's built-in `kafka` source, so that a job moves by changing the
-format's name. Options of streaming reads are left aside with a warning in the log, as that source does; what nobody
-knows is refused.
+format's name. Options of streaming reads are left aside in batch reads with a warning in the log, as that source does;
+what nobody knows is refused.
 """
 
 from __future__ import annotations
 
 import difflib
-import json
 import logging
 import os
 import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
-from kclient.arguments import brief, check_text, check_topic, shown
-from kclient.errors import ConfigError, InvalidTopicError
+from kclient.arguments import brief, check_text, shown
+from kclient.errors import ConfigError
 from kclient.spark.cluster import check_settings
+from kclient.spark.option_values import (
+    OptionReader,
+    checked_topic,
+    parsed_json,
+    partition_of,
+    per_partition,
+    texts_of,
+    time_span,
+)
 from kclient.types import TopicPartition
 
 logger: logging.Logger = logging.getLogger("kclient.spark")
 
 EARLIEST = -2
 LATEST = -1
-_GREATEST = 2**63 - 1
-_GREATEST_PARTITION = 2**31 - 1
-_GREATEST_DURATION = 2**31 - 1
-"""In milliseconds, some 24 days: as of the clients' own settings. What waits takes no more than the platform can."""
 
 _SELECTIONS = ("assign", "subscribe", "subscribePattern")
 BATCH_OPTIONS = (
@@ -50,7 +54,10 @@ BATCH_OPTIONS = (
     "fetchOffset.retryIntervalMs",
     "groupIdPrefix",
 )
-STREAMING_OPTIONS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+STREAMING_OPTIONS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "commitGroupOffsets")
+_BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+_DELAY_MS = 15 * 60_000
+"""Of `maxTriggerDelay`, as Spark's own source has it."""
 # The source decides these itself, exactly as Spark's own source does.
 _REFUSED_SETTINGS = {
     "auto.offset.reset": "the option startingOffsets says where to begin",
@@ -107,25 +114,92 @@ class ReadOptions:
     offset_retry_interval_ms: int = 10
 
 
+@dataclass(frozen=True)
+class StreamOptions:
+    """A streaming read: what a batch read has, without an end, and how large a micro-batch may be."""
+
+    read: ReadOptions
+    most: int | None = None
+    """`maxOffsetsPerTrigger`."""
+    least: int | None = None
+    """`minOffsetsPerTrigger`."""
+    longest_delay_ms: int = _DELAY_MS
+    """`maxTriggerDelay`: after so long less than the least is enough."""
+    commit_group_offsets: bool = False
+    """Whether the group in `kafka.group.id` is told how far the query has come."""
+
+
 def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
     """The options of `spark.read.format("kclient")`, in any letter case.
 
     Raises:
         ConfigError: an option is unknown, missing, malformed or contradicts another.
     """
-    lowered = _texts(options)
+    reader, settings = _given(options)
+    _limits(reader)
+    _longest_delay_ms(reader)
+    for name in STREAMING_OPTIONS:
+        if reader.text(name) is not None:
+            logger.warning("the option %s has no effect in a batch read", name)
+    return _read_options(reader, settings, _starting(reader), _ending(reader))
+
+
+def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
+    """The options of `spark.readStream.format("kclient")`, in any letter case.
+
+    Raises:
+        ConfigError: an option is unknown, missing, malformed or contradicts another, or is for batch reads only.
+    """
+    reader, settings = _given(options)
+    for name in _BATCH_ONLY:
+        if reader.text(name) is not None:
+            raise ConfigError(f"the option {name} is for batch reads: a streaming query has no end")
+    least, most = _limits(reader)
+    commits = reader.boolean("commitGroupOffsets", default=False)
+    if commits and "group.id" not in settings:
+        raise ConfigError("the option commitGroupOffsets needs kafka.group.id: the group whose offsets are committed")
+    return StreamOptions(
+        _read_options(reader, settings, _range_bound(reader, "starting", default=LATEST), RangeBound(LATEST)),
+        most,
+        least,
+        _longest_delay_ms(reader),
+        commits,
+    )
+
+
+def headers_wanted(options: Mapping[str, str]) -> bool:
+    """Whether there is a column for headers; all is checked that batch and streaming reads have in common.
+
+    Raises:
+        ConfigError: an option is unknown, missing or malformed.
+    """
+    reader, settings = _given(options)
+    _limits(reader)
+    _longest_delay_ms(reader)
+    starting, ending = (_range_bound(reader, side, default=LATEST) for side in ("starting", "ending"))
+    return _read_options(reader, settings, starting, ending).include_headers
+
+
+def _given(options: Mapping[str, str]) -> tuple[OptionReader, dict[str, str]]:
+    """The options, and the client's settings among them."""
+    lowered = texts_of(options)
     settings = {name[6:]: value for name, value in lowered.items() if name.startswith("kafka.")}
     given = {name: value for name, value in lowered.items() if not name.startswith("kafka.")}
     _check_names(given)
     _check_settings(settings)
-    reader = _Reader(given)
-    _leave_aside(reader)
+    reader = OptionReader(given)
     settings = {**_group(reader, settings), "bootstrap.servers": _absolute_address(settings["bootstrap.servers"])}
     check_settings(settings)
+    return reader, settings
+
+
+def _read_options(
+    reader: OptionReader, settings: Mapping[str, str], starting: RangeBound, ending: RangeBound
+) -> ReadOptions:
     return ReadOptions(
         selection=_selection(reader),
-        starting=_starting(reader),
-        ending=_ending(reader),
+        starting=starting,
+        ending=ending,
         settings=settings,
         no_offset_strategy=_strategy(reader),
         include_headers=reader.boolean("includeHeaders", default=False),
@@ -136,18 +210,6 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
         offset_attempts=reader.positive("fetchOffset.numRetries") or 1,
         offset_retry_interval_ms=reader.duration("fetchOffset.retryIntervalMs", default=10),
     )
-
-
-def _texts(options: Mapping[str, str]) -> dict[str, str]:
-    """The options by their names in lower case. Spark makes text of them all; other callers may not."""
-    if not isinstance(options, Mapping):
-        raise ConfigError(f"options are a mapping of names to text, not {shown(options)}")
-    lowered = {}
-    for name, value in options.items():
-        if not isinstance(name, str) or not isinstance(value, str):
-            raise ConfigError(f"options are text, not {shown(name)}: {shown(value)}")
-        lowered[name.lower()] = value
-    return lowered
 
 
 def _absolute_address(bootstrap: str) -> str:
@@ -163,17 +225,20 @@ def _check_names(given: Mapping[str, str]) -> None:
             raise ConfigError(f"unknown option {shown(name)} for the data source kclient{_suggestion(name, known)}")
 
 
-def _leave_aside(reader: _Reader) -> None:
-    """What is meant for streaming reads: the built-in source checks it, warns, and reads everything."""
+def _limits(reader: OptionReader) -> tuple[int | None, int | None]:
+    """The least and the most offsets of a micro-batch."""
     least, most = reader.positive("minOffsetsPerTrigger"), reader.positive("maxOffsetsPerTrigger")
     if least is not None and most is not None and least > most:
         raise ConfigError(f"the option minOffsetsPerTrigger ({least}) is above maxOffsetsPerTrigger ({most})")
-    for name in STREAMING_OPTIONS:
-        if reader.text(name) is not None:
-            logger.warning("the option %s has no effect in a batch read", name)
+    return least, most
 
 
-def _group(reader: _Reader, settings: Mapping[str, str]) -> dict[str, str]:
+def _longest_delay_ms(reader: OptionReader) -> int:
+    given = reader.text("maxTriggerDelay")
+    return _DELAY_MS if given is None else time_span("maxTriggerDelay", given)
+
+
+def _group(reader: OptionReader, settings: Mapping[str, str]) -> dict[str, str]:
     """The settings with the group that `groupIdPrefix` asks for: consumers name it to the brokers and never join it."""
     prefix = reader.text("groupIdPrefix")
     if prefix is None:
@@ -210,96 +275,7 @@ def _check_settings(settings: Mapping[str, str]) -> None:
         )
 
 
-class _Reader:
-    """Takes typed values out of lower-cased options, naming the option in each error."""
-
-    def __init__(self, given: Mapping[str, str]) -> None:
-        self._given = given
-
-    def text(self, name: str) -> str | None:
-        value = self._given.get(name.lower())
-        return value.strip() if value is not None else None
-
-    def boolean(self, name: str, *, default: bool) -> bool:
-        value = self.text(name)
-        if value is None:
-            return default
-        if value.lower() not in ("true", "false"):
-            raise ConfigError(f"the option {name} takes true or false, not {shown(value)}")
-        return value.lower() == "true"
-
-    def positive(self, name: str) -> int | None:
-        value = self.text(name)
-        return None if value is None else _whole_number(name, value, least=1)
-
-    def duration(self, name: str, *, default: int, least: int = 0) -> int:
-        value = self.text(name)
-        return default if value is None else _whole_number(name, value, least, _GREATEST_DURATION)
-
-    def timestamp(self, name: str) -> int | None:
-        value = self.text(name)
-        return None if value is None else _whole_number(name, value, least=0)
-
-    def per_partition(self, name: str) -> dict[TopicPartition, int] | None:
-        value = self.text(name)
-        return None if value is None else _per_partition(name, value)
-
-
-def _whole_number(name: str, value: str, least: int, most: int = _GREATEST) -> int:
-    try:
-        number = int(value)
-    except ValueError:
-        raise ConfigError(f"the option {name} takes a whole number, not {shown(value)}") from None
-    if number < least:
-        raise ConfigError(f"the option {name} must be at least {least}, not {shown(number)}")
-    if number > most:
-        raise ConfigError(f"the option {name} must be at most {most}, not {shown(number)}")
-    return number
-
-
-def _json(name: str, value: str, example: str) -> Any:
-    try:
-        return json.loads(value)
-    except (ValueError, RecursionError) as error:
-        told = brief(str(error))
-        raise ConfigError(f"the option {name} takes JSON such as {example}, not {shown(value)}: {told}") from error
-
-
-def _per_partition(name: str, value: str) -> dict[TopicPartition, int]:
-    example = '{"topic":{"0":23,"1":-2}}'
-    parsed = _json(name, value, example)
-    result: dict[TopicPartition, int] = {}
-    if not isinstance(parsed, dict) or not all(isinstance(by, dict) for by in parsed.values()):
-        raise ConfigError(f"the option {name} takes JSON such as {example}, not {shown(value)}")
-    for topic, by_partition in parsed.items():
-        for partition, number in by_partition.items():
-            if not partition.isdecimal() or type(number) is not int:
-                raise ConfigError(f"the option {name} takes JSON such as {example}, not {shown(value)}")
-            if number > _GREATEST:
-                raise ConfigError(f"the option {name} holds {shown(number)}; the greatest is {_GREATEST}")
-            result[_partition(name, topic, _whole_number(name, partition, least=0))] = number
-    if not result:
-        raise ConfigError(
-            f"the option {name} must name exactly the partitions that are read; it names none: {shown(value)}"
-        )
-    return result
-
-
-def _partition(name: str, topic: str, number: int) -> TopicPartition:
-    if number > _GREATEST_PARTITION:
-        raise ConfigError(f"the option {name} names partition {shown(number)}; the greatest is {_GREATEST_PARTITION}")
-    return TopicPartition(_topic(name, topic), number)
-
-
-def _topic(name: str, topic: str) -> str:
-    try:
-        check_topic(topic)
-    except InvalidTopicError as error:
-        raise ConfigError(f"the option {name}: {error.message}") from error
-    return topic
-
-
-def _selection(reader: _Reader) -> Selection:
+def _selection(reader: OptionReader) -> Selection:
     given = [name for name in _SELECTIONS if reader.text(name) is not None]
     if len(given) != 1:
         found = " and ".join(given) if given else "none"
@@ -312,7 +288,7 @@ def _selection(reader: _Reader) -> Selection:
         topics = tuple(sorted({topic.strip() for topic in value.split(",") if topic.strip()}))
         if not topics:
             raise ConfigError(f"the option subscribe takes topics separated by commas, not {shown(value)}")
-        return Selection(topics=tuple(_topic(name, topic) for topic in topics))
+        return Selection(topics=tuple(checked_topic(name, topic) for topic in topics))
     if name == "subscribePattern":
         return Selection(pattern=_pattern(value))
     return Selection(partitions=_assigned(value))
@@ -331,13 +307,13 @@ def _pattern(value: str) -> str:
 
 def _assigned(value: str) -> tuple[TopicPartition, ...]:
     example = '{"topicA":[0,1],"topicB":[2,4]}'
-    parsed = _json("assign", value, example)
+    parsed = parsed_json("assign", value, example)
     right = isinstance(parsed, dict) and all(
         isinstance(numbers, list) and all(type(number) is int and number >= 0 for number in numbers)
         for numbers in parsed.values()
     )
     partitions = (
-        tuple(sorted({_partition("assign", t, number) for t, numbers in parsed.items() for number in numbers}))
+        tuple(sorted({partition_of("assign", t, number) for t, numbers in parsed.items() for number in numbers}))
         if right
         else ()
     )
@@ -346,21 +322,21 @@ def _assigned(value: str) -> tuple[TopicPartition, ...]:
     return partitions
 
 
-def _starting(reader: _Reader) -> RangeBound:
+def _starting(reader: OptionReader) -> RangeBound:
     spec = _range_bound(reader, "starting", default=EARLIEST)
     if spec.everywhere == LATEST or LATEST in spec.offsets.values():
         raise ConfigError("startingOffsets cannot be latest (-1) in a batch read: there would be nothing to read")
     return spec
 
 
-def _ending(reader: _Reader) -> RangeBound:
+def _ending(reader: OptionReader) -> RangeBound:
     spec = _range_bound(reader, "ending", default=LATEST)
     if spec.everywhere == EARLIEST or EARLIEST in spec.offsets.values():
         raise ConfigError("endingOffsets cannot be earliest (-2): there would be nothing to read")
     return spec
 
 
-def _range_bound(reader: _Reader, side: str, default: int) -> RangeBound:
+def _range_bound(reader: OptionReader, side: str, default: int) -> RangeBound:
     """Spark's order: one timestamp for all, then timestamps per partition, then offsets."""
     timestamp = reader.timestamp(f"{side}Timestamp")
     if timestamp is not None:
@@ -375,7 +351,7 @@ def _range_bound(reader: _Reader, side: str, default: int) -> RangeBound:
         return RangeBound(default)
     if value.lower() in ("earliest", "latest"):
         return RangeBound(EARLIEST if value.lower() == "earliest" else LATEST)
-    offsets = _per_partition(name, value)
+    offsets = per_partition(name, value)
     _check_least(name, offsets, EARLIEST, "earliest")
     return RangeBound(default, offsets=offsets)
 
@@ -386,7 +362,7 @@ def _check_least(name: str, given: Mapping[TopicPartition, int], least: int, mea
         raise ConfigError(f"the option {name} holds {shown(wrong[0])}; the least is {least} ({meaning})")
 
 
-def _strategy(reader: _Reader) -> Literal["error", "latest"]:
+def _strategy(reader: OptionReader) -> Literal["error", "latest"]:
     value = (reader.text("startingOffsetsByTimestampStrategy") or "error").lower()
     if value == "error":
         return "error"

@@ -8,13 +8,16 @@ from __future__ import annotations
 import itertools
 import re
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from kclient.errors import ConfigError, KafkaError, UnknownTopicOrPartitionError
 from kclient.spark.cluster import KnownTopic, TopicView
 from kclient.spark.options import EARLIEST, LATEST, RangeBound, ReadOptions, Selection
 from kclient.types import TopicPartition
+
+T = TypeVar("T")
 
 
 class DataLossError(KafkaError):
@@ -47,23 +50,34 @@ def resolve_ranges(cluster: TopicView, options: ReadOptions) -> list[OffsetRange
         ConfigError: offsets are given for other partitions than selected, or contradict each other.
         DataLossError: an offset lies outside of what the log holds, and `failOnDataLoss` is true.
     """
+
+    def look() -> list[OffsetRange] | None:
+        topics = selected_topics(cluster, options.selection)
+        ranges = _resolve_ranges(cluster, options, topics)
+        return ranges if unchanged(cluster, topics, {whole.topic for whole in ranges}) else None
+
+    return until_found(look, options)
+
+
+def until_found(look: Callable[[], T | None], options: ReadOptions) -> T:
+    """Look until there is something; a retriable error is raised when it was tried often enough."""
     attempt = 0
     while True:
         attempt += 1
         try:
-            topics = selected_topics(cluster, options.selection)
-            ranges = _resolve_ranges(cluster, options, topics)
-            if _unchanged(cluster, topics, {whole.topic for whole in ranges}):
-                return ranges
+            found = look()
         except KafkaError as error:
             if not error.retriable or isinstance(error, UnknownTopicOrPartitionError):
                 raise
             if attempt >= options.offset_attempts:
                 raise
+        else:
+            if found is not None:
+                return found
         time.sleep(options.offset_retry_interval_ms / 1000)
 
 
-def _unchanged(cluster: TopicView, topics: Mapping[str, KnownTopic], names: Collection[str]) -> bool:
+def unchanged(cluster: TopicView, topics: Mapping[str, KnownTopic], names: Collection[str]) -> bool:
     """Whether the offsets that were found meanwhile belong to the topics as they were before."""
     now = cluster.topics(names)
     return all(name in now and now[name].topic_id == topics[name].topic_id for name in names)
@@ -73,11 +87,11 @@ def _resolve_ranges(cluster: TopicView, options: ReadOptions, topics: Mapping[st
     partitions = selected_partitions(topics, options.selection)
     beginnings = cluster.beginning_offsets(partitions)
     ends = cluster.end_offsets(partitions)
-    starting = _resolve(cluster, options.starting, partitions, "starting", beginnings, ends, options)
+    starting = starting_places(cluster, options, partitions, beginnings, ends)
     ending = _resolve(cluster, options.ending, partitions, "ending", beginnings, ends, options)
     ranges = []
     for partition in sorted(partitions):
-        start = _bounded(partition, starting[partition], beginnings[partition], ends[partition], options)
+        start = starting[partition]
         end = _bounded(partition, ending[partition], beginnings[partition], ends[partition], options)
         if start > end and _explicit(options.starting) and _explicit(options.ending):
             raise ConfigError(f"{partition}: the starting offset {start} lies after the ending one {end}")
@@ -85,6 +99,23 @@ def _resolve_ranges(cluster: TopicView, options: ReadOptions, topics: Mapping[st
             topic_id = topics[partition.topic].topic_id
             ranges.append(OffsetRange(partition.topic, partition.partition, start, end, topic_id))
     return ranges
+
+
+def starting_places(
+    cluster: TopicView,
+    options: ReadOptions,
+    partitions: Collection[TopicPartition],
+    beginnings: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+) -> dict[TopicPartition, int]:
+    """Where to begin in each partition.
+
+    Raises:
+        ConfigError: offsets are given for other partitions than these.
+        DataLossError: an offset lies outside of what the log holds, and `failOnDataLoss` is true.
+    """
+    found = _resolve(cluster, options.starting, partitions, "starting", beginnings, ends, options)
+    return {tp: _bounded(tp, found[tp], beginnings[tp], ends[tp], options) for tp in partitions}
 
 
 def split_ranges(
@@ -104,35 +135,37 @@ def _cut(whole: OffsetRange, pieces: int) -> list[OffsetRange]:
     return [replace(whole, start=start, end=end) for start, end in itertools.pairwise(edges)]
 
 
-def selected_topics(cluster: TopicView, selection: Selection) -> dict[str, KnownTopic]:
+def selected_topics(cluster: TopicView, selection: Selection, *, missing_ok: bool = False) -> dict[str, KnownTopic]:
     """The topics that are meant, as they are now.
 
     Raises:
-        UnknownTopicOrPartitionError: one that is named does not exist.
+        UnknownTopicOrPartitionError: one that is named does not exist, unless `missing_ok`.
     """
     if selection.pattern is not None:
         return cluster.topics(_matching(cluster, selection.pattern))
     names = selection.topics or sorted({partition.topic for partition in selection.partitions})
     found = cluster.topics(names)
     missing = [name for name in names if name not in found]
-    if missing:
+    if missing and not missing_ok:
         raise UnknownTopicOrPartitionError(f"no such topic: {', '.join(missing)}")
     return found
 
 
-def selected_partitions(topics: Mapping[str, KnownTopic], selection: Selection) -> list[TopicPartition]:
+def selected_partitions(
+    topics: Mapping[str, KnownTopic], selection: Selection, *, missing_ok: bool = False
+) -> list[TopicPartition]:
     """All partitions of the topics, or those that were assigned.
 
     Raises:
-        UnknownTopicOrPartitionError: one that was assigned does not exist.
+        UnknownTopicOrPartitionError: one that was assigned does not exist, unless `missing_ok`.
     """
     every = [TopicPartition(name, number) for name, topic in sorted(topics.items()) for number in topic.partitions]
     if not selection.partitions:
         return every
     absent = sorted(set(selection.partitions) - set(every))
-    if absent:
+    if absent and not missing_ok:
         raise UnknownTopicOrPartitionError(f"no such partition: {', '.join(map(str, absent))}")
-    return list(selection.partitions)
+    return [tp for tp in selection.partitions if tp not in absent]
 
 
 def _matching(cluster: TopicView, pattern: str) -> list[str]:

@@ -9,10 +9,15 @@ from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
 from kclient.errors import KafkaError, KafkaTimeoutError, LogTruncationError, OffsetOutOfRangeError
 from kclient.spark.cluster import LiveCluster
 from kclient.spark.options import ReadOptions
 from kclient.spark.ranges import DataLossError, OffsetRange
+from kclient.spark.schema import select_columns
 
 if TYPE_CHECKING:
     import pyarrow
@@ -23,6 +28,29 @@ _LOOK_S = 1.0
 """After so many seconds without a record the topic is looked at: it may be gone."""
 _LOOKS = 2
 """So often a topic must be missing before it counts as deleted: a broker that has just started knows little."""
+
+
+class RangePartition(InputPartition):
+    """One task's share: a range of one partition's offsets."""
+
+    def __init__(self, offsets: OffsetRange) -> None:
+        super().__init__(offsets)
+        self.offsets = offsets
+
+
+def read_partition(
+    options: ReadOptions, schema: StructType, partition: InputPartition
+) -> Iterator[pyarrow.RecordBatch]:
+    """A task's share, in this schema.
+
+    Raises:
+        KafkaError: the broker fails, or records are gone and `failOnDataLoss` is on.
+    """
+    # Spark turns an empty list of partitions into one partition without a value.
+    if isinstance(partition, RangePartition):
+        columns = to_arrow_schema(schema, timezone="UTC")
+        for batch in RangeReader(options, partition.offsets).batches():
+            yield select_columns(batch, columns)
 
 
 class Fate(Enum):

@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, NoReturn
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
+import pyspark
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from kclient.arguments import shown
 from kclient.errors import ConfigError, NotYetSupportedError
 from kclient.spark.cluster import LiveCluster
-from kclient.spark.options import ReadOptions, parse_read_options
-from kclient.spark.ranges import OffsetRange, resolve_ranges, split_ranges
-from kclient.spark.reading import RangeReader
-from kclient.spark.schema import check_schema, kafka_schema, select_columns
+from kclient.spark.options import ReadOptions, headers_wanted, parse_read_options, parse_stream_options
+from kclient.spark.ranges import resolve_ranges, split_ranges
+from kclient.spark.reading import RangePartition, read_partition
+from kclient.spark.schema import check_schema, kafka_schema
 
 if TYPE_CHECKING:
     import pyarrow
@@ -53,7 +53,7 @@ class KclientDataSource(DataSource):
         Raises:
             ConfigError: An option is wrong or unknown.
         """
-        return kafka_schema(include_headers=parse_read_options(self.options).include_headers)
+        return kafka_schema(include_headers=headers_wanted(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch read.
@@ -75,23 +75,27 @@ class KclientDataSource(DataSource):
         """Not there yet: raises `NotYetSupportedError`."""
         raise NotYetSupportedError("the data source kclient does not write streams yet; that comes in a later release")
 
-    def streamReader(self, schema: StructType) -> NoReturn:
-        """Not there yet: raises `NotYetSupportedError`."""
-        raise NotYetSupportedError(
-            "the data source kclient does not read streams yet; use spark.read, or wait for a later release"
-        )
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """A streaming read.
 
-    def simpleStreamReader(self, schema: StructType) -> NoReturn:
-        """Not there yet: raises `NotYetSupportedError`."""
-        self.streamReader(schema)
+        Args:
+            schema: Columns of `schema()`, in any order and choice.
 
-
-class RangePartition(InputPartition):
-    """One task's share: a range of one partition's offsets."""
-
-    def __init__(self, offsets: OffsetRange) -> None:
-        super().__init__(offsets)
-        self.offsets = offsets
+        Raises:
+            ConfigError: An option is wrong or unknown, or the schema has a column that there is not.
+            NotYetSupportedError: PySpark is older than 4.2, which has not what limits need.
+        """
+        check_schema(schema)
+        options = parse_stream_options(self.options)
+        try:
+            from kclient.spark.stream_reader import KclientStreamReader
+        except ModuleNotFoundError as error:
+            if error.name != "pyspark.sql.streaming.datasource":
+                raise
+            raise NotYetSupportedError(
+                f"streaming reads with kclient need PySpark 4.2 or later, and this is {pyspark.__version__}"
+            ) from error
+        return KclientStreamReader(options, schema)
 
 
 class KclientReader(DataSourceReader):
@@ -119,8 +123,4 @@ class KclientReader(DataSourceReader):
         Raises:
             KafkaError: The broker fails, or records are gone and `failOnDataLoss` is on.
         """
-        # Spark turns an empty list of partitions into one partition without a value.
-        if isinstance(partition, RangePartition):
-            schema = to_arrow_schema(self._schema, timezone="UTC")
-            for batch in RangeReader(self._options, partition.offsets).batches():
-                yield select_columns(batch, schema)
+        return read_partition(self._options, self._schema, partition)

@@ -158,11 +158,8 @@ def test_a_topic_that_was_deleted_after_planning(spark: SparkSession, gateway: s
     assert lenient.count() == 0
 
 
-def test_writing_and_streaming_say_that_they_come_later(spark: SparkSession, gateway: str, topic: str) -> None:
+def test_writing_says_that_it_comes_later(spark: SparkSession, gateway: str, topic: str) -> None:
     frame = spark.range(1).selectExpr("cast(cast(id as string) as binary) as value")
     writer = frame.write.format("kclient").options(**{"kafka.bootstrap.servers": gateway, "topic": topic})
     with pytest.raises(Exception, match="does not write yet"):
         writer.mode("append").save()
-    stream = spark.readStream.format("kclient").options(**{"kafka.bootstrap.servers": gateway, "subscribe": topic})
-    with pytest.raises(Exception, match="does not read streams yet"):
-        stream.load().writeStream.format("noop").start().processAllAvailable()

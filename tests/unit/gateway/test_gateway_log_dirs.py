@@ -91,11 +91,13 @@ async def test_each_gateway_tells_of_what_it_leads() -> None:
         async with gateways[0], gateways[1]:
             await until(lambda: all(len(each.parts.generations.current.newest.members) == 2 for each in gateways))
             one, other = map(connect, gateways)
-            await one.create("t", 12)
-            await until(lambda: gateways[1].parts.topics.get("t") is not None)
+            topics = [f"t{number:02}" for number in range(20)]
+            for topic in topics:
+                await one.create(topic)
+            await until(lambda: gateways[1].parts.topics.get(topics[-1]) is not None)
             first, second = await asked(one), await asked(other)
             assert first
             assert second
-            assert sorted([*first, *second]) == [("t", index) for index in range(12)]
+            assert sorted([*first, *second]) == [(topic, 0) for topic in topics]
             await one.aclose()
             await other.aclose()
