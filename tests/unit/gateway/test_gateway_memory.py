@@ -559,6 +559,7 @@ async def sent_until_refused(gateway: Gateway, request: ProduceRequest) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.domains  # each broker may have its even part
 async def test_appends_that_wait_for_a_disk_are_bounded(
     tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
