@@ -12,6 +12,7 @@ refresh.
 from __future__ import annotations
 
 from collections import Counter
+from math import inf
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -30,10 +31,12 @@ class TopicInterest:
         self._max_idle = max_idle
         self._in_use = in_use
         self._tracked: dict[str, float] = {}
+        self._idle_at = -inf
+        """Before this time none is idle."""
         self._looked_at: Counter[str] = Counter()
         self._wanted: set[str] = set()
 
-    def __contains__(self, topic: str) -> bool:
+    def __contains__(self, topic: object) -> bool:
         return topic in self._tracked or topic in self._looked_at
 
     @property
@@ -86,15 +89,16 @@ class TopicInterest:
 
     def expire(self, now: float) -> list[str]:
         """Forget the topics that nobody used for too long; returns them."""
-        if self._max_idle is None:
+        if self._max_idle is None or now < self._idle_at:
             return []
         oldest = now - self._max_idle
-        if not any(used <= oldest for used in self._tracked.values()):
-            return []
-        self.touch(self._in_use(), now)
-        idle = [topic for topic, used in self._tracked.items() if used <= oldest]
-        for topic in idle:
-            self._forget(topic)
+        idle: list[str] = []
+        if any(used <= oldest for used in self._tracked.values()):
+            self.touch(self._in_use(), now)
+            idle = [topic for topic, used in self._tracked.items() if used <= oldest]
+            for topic in idle:
+                self._forget(topic)
+        self._idle_at = min(self._tracked.values(), default=now) + self._max_idle
         return idle
 
     def found(self, topic: str) -> None:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from kclient.arguments import shown
 from kclient.cluster.interest import TopicInterest
+from kclient.cluster.new_topics import NewTopics
 from kclient.errors import ErrorCode, KafkaError, error_for
 from kclient.types import Node, PartitionInfo, TopicPartition
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
     from kclient.cluster.backoff import Backoff
     from kclient.protocol.messages import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
+
+T = TypeVar("T")
 
 ZERO_ID = bytes(16)
 """The topic id that means "none": the broker is older than KIP-516."""
@@ -149,7 +152,8 @@ class MetadataCache:
         self.begun: int = 0
         """The number of the newest request."""
         self.answered: int = 0
-        """The number of the newest request that was answered: an answer tells nothing of what was asked for later."""
+        """The number of the newest request for all that is of interest that was answered: an answer tells nothing of
+        what was asked for later."""
         self._max_age = max_age
         self._backoff = backoff
         self._interest = TopicInterest(max_idle, in_use)
@@ -157,10 +161,9 @@ class MetadataCache:
         self._last_success: float | None = None
         self._allowed_at = -inf
         self._urgent = False
-        self._fresh: dict[str, None] = {}
-        """New topics, which nobody has asked for yet."""
-        self._partial = False
-        """Whether the newest request is for new topics only."""
+        self._new = NewTopics(self._interest, backoff)
+        self._alone: list[str] = []
+        """The topics of the newest request where it is for new ones only."""
         self._failures = 0
 
     # ------------------------------------------------------------------ topics of interest
@@ -179,8 +182,15 @@ class MetadataCache:
             Whether one of them is new.
         """
         fresh = self._interest.track(topics, now, create=create)
-        self._fresh.update(dict.fromkeys(fresh))
+        self._new.add(fresh)
         return bool(fresh)
+
+    def ask_anew(self, topic: str, now: float) -> None:
+        """Ask again for a topic that was refused: what was true then need not be now."""
+        errors = dict(self.snapshot.errors)
+        if errors.pop(topic, None) is not None:
+            self.snapshot = replace(self.snapshot, errors=errors)
+        self._new.repeat(topic, now)
 
     def track_only(self, topics: Iterable[str], now: float, *, create: bool = True) -> bool:
         """Replace the topics of interest; True if one of them is new."""
@@ -197,7 +207,8 @@ class MetadataCache:
     def expire_topics(self, now: float) -> list[str]:
         """Forget the topics that were not used for `max_idle` seconds; returns them."""
         idle = self._interest.expire(now)
-        self._leave_out()
+        if idle:
+            self._leave_out()
         return idle
 
     def look_at(self, topics: Iterable[str]) -> None:
@@ -213,14 +224,27 @@ class MetadataCache:
         """The topics that asking for them is to create: they are missing, and somebody wants them."""
         return self._interest.to_create(self.snapshot.topics)
 
+    def _kept(self, everything: bool, alone: bool) -> tuple[dict[str, TopicMetadata], dict[str, int]]:
+        """Topics and errors that an answer adds to."""
+        if everything:
+            return {}, {}
+        old = self.snapshot
+        if alone:  # one of very many, perhaps: nothing is looked through for it
+            return dict(old.topics), dict(old.errors)
+        return self._still_of_interest(old.topics), self._still_of_interest(old.errors)
+
+    def _still_of_interest(self, known: Mapping[str, T]) -> dict[str, T]:
+        return {name: value for name, value in known.items() if name in self._interest}
+
     def _leave_out(self) -> None:
         """What is not refreshed any more leaves the snapshot, where it would soon be wrong."""
         snapshot, interest = self.snapshot, self._interest
         if self.all_topics or all(name in interest for name in (*snapshot.topics, *snapshot.errors)):
             return
-        topics = {name: topic for name, topic in snapshot.topics.items() if name in interest}
-        errors = {name: code for name, code in snapshot.errors.items() if name in interest}
-        self.snapshot = replace(snapshot, topics=topics, errors=errors, names=_names(topics))
+        topics = self._still_of_interest(snapshot.topics)
+        self.snapshot = replace(
+            snapshot, topics=topics, errors=self._still_of_interest(snapshot.errors), names=_names(topics)
+        )
 
     # ------------------------------------------------------------------ when to ask
 
@@ -231,7 +255,8 @@ class MetadataCache:
 
     def next_update(self, now: float) -> float:
         """When the next request is due: `now` or earlier means at once."""
-        return now if any(name in self._interest for name in self._fresh) else self._next_full(now)
+        due = self._next_full(now)
+        return due if self.all_topics else min(due, self._new.next(now))
 
     def _next_full(self, now: float) -> float:
         """When all that is of interest is to be asked for."""
@@ -253,19 +278,23 @@ class MetadataCache:
             The topics to ask for, of which `update` is told: only those that are new, where the others need not be
             asked for yet; None for every topic of the cluster.
         """
-        fresh = [name for name in self._fresh if name in self._interest]
-        self._fresh.clear()
         self.begun += 1
-        if fresh and not self.all_topics and self._next_full(now) > now:
-            self._partial = True
-            return fresh
-        self._partial = self._requested = self._urgent = False
+        if not self.all_topics and self._next_full(now) > now:
+            self._alone = self._new.take(now)
+            if self._alone:
+                return list(self._alone)
+        self._alone = []
+        self._new.take_all()
+        self._requested = self._urgent = False
         self._delay(now)
         return None if self.all_topics else self.topics
 
     def fail_update(self, now: float) -> None:
         """The request failed."""
         self._failures += 1
+        if self._alone:
+            self._new.lacking(self._alone, now)
+            return
         self._requested = True
         self._delay(now)
 
@@ -283,9 +312,9 @@ class MetadataCache:
         Returns:
             The new snapshot.
         """
-        old, everything = self.snapshot, asked is None
-        topics = {} if everything else {name: t for name, t in old.topics.items() if name in self._interest}
-        errors = {} if everything else {name: code for name, code in old.errors.items() if name in self._interest}
+        old, everything, alone = self.snapshot, asked is None, bool(self._alone)
+        topics, errors = self._kept(everything, alone)
+        lacking = {name for name in asked or () if (alone or name not in topics) and name in self._interest}
         again = False
         for described in response.topics:
             name = described.name
@@ -293,41 +322,57 @@ class MetadataCache:
                 continue
             if described.error_code:
                 errors[name] = described.error_code
-                again = again or error_for(described.error_code).refresh_metadata
+                passes = error_for(described.error_code).refresh_metadata
                 if described.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     topics.pop(name, None)
-                continue
-            errors.pop(name, None)
-            self._interest.found(name)
-            topics[name] = _merge_topic(old.topics.get(name), described)
-            again = again or any(p.leader_id < 0 for p in topics[name].partitions.values())
+            else:
+                errors.pop(name, None)
+                self._interest.found(name)
+                topics[name] = _merge_topic(old.topics.get(name), described)
+                partitions = topics[name].partitions
+                passes = not partitions or any(p.leader_id < 0 for p in partitions.values())
+            if not passes:
+                self._new.settled(name)
+                lacking.discard(name)
+            elif alone or not (everything or name in old.topics):
+                lacking.add(name)
+            else:
+                again = True
+        nodes = {b.node_id: Node(b.node_id, b.host, b.port, b.rack) for b in response.brokers}
         self.snapshot = ClusterSnapshot(
             cluster_id=response.cluster_id if response.cluster_id is not None else old.cluster_id,
             controller_id=response.controller_id,
-            nodes={b.node_id: Node(b.node_id, b.host, b.port, b.rack) for b in response.brokers},
+            nodes=old.nodes if nodes == old.nodes else nodes,  # one object, which whoever compares sees at once
             topics=topics,
             errors=errors,
-            names=_names(topics),
+            names=_names_with(old, topics, response.topics) if alone else _names(topics),
         )
-        self.answered = self.begun
-        if not self._partial:
-            self._last_success = now
-        elif not again:
+        # topics that are being created, say: those that are known need not be asked for with them
+        self._new.lacking(lacking, now)
+        if alone:
             return self.snapshot  # how it stands with the others is not known
-        # a topic that is being created or a partition without a leader: ask again, ever less often
+        self.answered = self.begun
+        self._last_success = now
+        # a topic that was deleted or a partition that lost its leader: ask again, ever less often
         self._failures = self._failures + 1 if again else 0
         self._requested = self._requested or again
         self._delay(now)
         return self.snapshot
 
     def update_leaders(
-        self, leaders: Mapping[TopicPartition, tuple[int, int]], nodes: Iterable[Node] = ()
+        self,
+        leaders: Mapping[TopicPartition, tuple[int, int]],
+        nodes: Iterable[Node] = (),
+        *,
+        asked: Mapping[bytes, str],
     ) -> set[TopicPartition]:
         """Take over leaders that a broker named in a Produce or Fetch answer (KIP-951).
 
         Args:
             leaders: Leader id and leader epoch by partition.
             nodes: Brokers that the answer described.
+            asked: The topics of the request, their names by the ids that they had then: the epochs of one that was
+                deleted and created again say nothing of its namesake, whose own begin anew.
 
         Returns:
             The partitions whose leader changed.
@@ -335,8 +380,11 @@ class MetadataCache:
         known = {**self.snapshot.nodes, **{node.id: node for node in nodes}}
         topics = dict(self.snapshot.topics)
         changed: set[TopicPartition] = set()
+        ids = {name: topic_id for topic_id, name in asked.items() if topic_id != ZERO_ID}
         for tp, (leader, epoch) in leaders.items():
             current = self.snapshot.partition(tp)
+            if ids.get(tp.topic, ZERO_ID) not in {ZERO_ID, self.snapshot.topic_id(tp.topic)}:
+                continue
             if current is None or leader not in known or epoch <= current.leader_epoch:
                 continue
             topic = topics[tp.topic]
@@ -364,6 +412,20 @@ def topic_error(snapshot: ClusterSnapshot, topic: str) -> KafkaError | None:
 
 def _names(topics: Mapping[str, TopicMetadata]) -> dict[bytes, str]:
     return {topic.topic_id: name for name, topic in topics.items() if topic.topic_id != ZERO_ID}
+
+
+def _names_with(
+    old: ClusterSnapshot, topics: Mapping[str, TopicMetadata], described: Iterable[MetadataResponseTopic]
+) -> dict[bytes, str]:
+    """The names by id where only topics that were described have changed."""
+    names = dict(old.names)
+    for topic in described:
+        name = topic.name or ""
+        if name in old.topics:
+            names.pop(old.topics[name].topic_id, None)
+        if name in topics and topics[name].topic_id != ZERO_ID:
+            names[topics[name].topic_id] = name
+    return names
 
 
 def _merge_topic(old: TopicMetadata | None, new: MetadataResponseTopic) -> TopicMetadata:

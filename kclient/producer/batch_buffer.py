@@ -102,10 +102,15 @@ class BatchBuffer:
 
     def go_by(self, snapshot: ClusterSnapshot) -> None:
         """Go by new metadata from now on. Under the lock."""
-        if snapshot is not self.snapshot:
-            self.snapshot = snapshot
-            for topics in self._topics.values():
+        former = self.snapshot
+        if snapshot is former:
+            return
+        # most often one topic of many has changed
+        same = {} if former is None or former.nodes is not snapshot.nodes else former.topics
+        for name, topics in self._topics.items():
+            if name not in same or same[name] is not snapshot.topics.get(name):
                 topics.go_by(snapshot)
+        self.snapshot = snapshot  # last: where an exception of a signal handler comes amid, all of it is done again
 
     def update(self, snapshot: ClusterSnapshot) -> None:
         """Go by new metadata from now on; topics that are gone from them and hold no records are forgotten."""

@@ -250,7 +250,7 @@ class Dispatcher:
                     leaders[tp] = (leader.leader_id, leader.leader_epoch)
         if leaders:
             nodes = [Node(e.node_id, e.host, e.port, e.rack) for e in response.node_endpoints]
-            self._cluster.metadata.update_leaders(leaders, nodes)
+            self._cluster.metadata.update_leaders(leaders, nodes, asked=request.names)
 
 
 def _partition_outcomes(response: ProduceResponse, request: InFlight) -> dict[TopicPartition, PartitionOutcome]:

@@ -147,6 +147,7 @@ class ProducerIdState:
         self._partitions: dict[TopicPartition, PartitionSequences] = {}
         self._unresolved: set[TopicPartition] = set()
         """Partitions where a batch was given up that may have been stored."""
+        self._snapshot: ClusterSnapshot | None = None
         self._gaps: dict[TopicPartition, int] = {}
         """Partitions whose leader lacks a batch that was given up: its sequence."""
 
@@ -193,6 +194,8 @@ class ProducerIdState:
         found = self._partitions.get(tp)
         if found is None:
             found = self._partitions[tp] = PartitionSequences(self.identity)
+            if self._snapshot is not None:
+                found.topic_id = self._snapshot.topic_id(tp.topic)
         return found
 
     def may_send(self, batch: ProducerBatch, node: int) -> bool:
@@ -240,7 +243,13 @@ class ProducerIdState:
 
         What is in flight is settled under its old numbers first: the new log may have it already.
         """
+        former = {} if self._snapshot is None else self._snapshot.topics
+        self._snapshot = snapshot
+        # most often one topic of many has changed
+        changed = {name for name, topic in snapshot.topics.items() if former.get(name) is not topic}
         for tp, entry in self._partitions.items():
+            if tp.topic not in changed:
+                continue
             topic_id = snapshot.topic_id(tp.topic)
             if topic_id in {ZERO_ID, entry.topic_id}:
                 continue

@@ -172,18 +172,18 @@ class FetchDriver:
     def _take_in(self, plan: PlannedFetch, response: Any) -> None:
         with self._lock:
             news = self._fetcher.received(plan, response, self._clock())
-        self._heed(news, response)
+        self._heed(plan, news, response)
         if news.ready:
             self._update_readiness()
         if self._tasks.running:
             self.send_fetches()
             self._wakeup.set()
 
-    def _heed(self, news: FetchNews, response: Any) -> None:
+    def _heed(self, plan: PlannedFetch, news: FetchNews, response: Any) -> None:
         cluster = self._cluster
         if news.leaders:
             nodes = [Node(node.node_id, node.host, node.port, node.rack) for node in response.node_endpoints]
-            cluster.metadata.update_leaders(news.leaders, nodes)
+            cluster.metadata.update_leaders(news.leaders, nodes, asked=plan.names)
         if news.refresh_metadata:
             cluster.request_update()
 

@@ -129,11 +129,22 @@ def test_a_topic_that_is_not_ours_names_itself_in_the_error(cache: MetadataCache
 
 def test_leaders_named_in_an_answer_are_taken_over(cache: MetadataCache) -> None:
     learn(cache, topic("t", partition(0, leader=1, epoch=3)))
-    assert cache.update_leaders({TP: (1, 3)}) == set(), "not newer"
-    assert cache.update_leaders({TP: (9, 4)}) == set(), "a broker that nobody knows"
-    assert cache.update_leaders({TP: (9, 4)}, [Node(9, "host9", 9092)]) == {TP}
+    assert cache.update_leaders({TP: (1, 3)}, asked={}) == set(), "not newer"
+    assert cache.update_leaders({TP: (9, 4)}, asked={}) == set(), "a broker that nobody knows"
+    assert cache.update_leaders({TP: (9, 4)}, [Node(9, "host9", 9092)], asked={ID_A: "t"}) == {TP}
     assert cache.snapshot.leader(TP) == Node(9, "host9", 9092)
-    assert cache.update_leaders({TopicPartition("other", 0): (1, 9)}) == set()
+    assert cache.update_leaders({TopicPartition("other", 0): (1, 9)}, asked={}) == set()
+
+
+def test_leaders_of_a_topic_that_was_made_anew_meanwhile_are_not_its_namesakes(cache: MetadataCache) -> None:
+    """Else their epochs hold the namesake's own, which begin anew, for out of date: it never gets a leader again."""
+    learn(cache, topic("t", partition(0, leader=1, epoch=5)))
+    learn(cache, topic("t", partition(0, leader=1, epoch=0), topic_id=ID_B))
+    assert cache.update_leaders({TP: (2, 6)}, asked={ID_A: "t"}) == set()
+    learn(cache, topic("t", partition(0, leader=1, epoch=1), topic_id=ID_B))
+    assert (cache.snapshot.leader_id(TP), cache.snapshot.leader_epoch(TP)) == (1, 1)
+    assert cache.update_leaders({TP: (2, 2)}, asked={ID_B: "t"}) == {TP}
+    assert cache.update_leaders({TP: (1, 3)}, asked={bytes(16): "t"}) == {TP}, "brokers that tell no ids"
 
 
 # --------------------------------------------------------------------------- when to ask
@@ -203,19 +214,122 @@ def test_a_new_topic_without_interest_any_more_is_not_asked_for(cache: MetadataC
     assert cache.next_update(11.0) == 310.0
 
 
-def test_new_topics_that_are_missing_or_failed_are_asked_for_again(cache: MetadataCache) -> None:
+def test_new_topics_that_are_missing_are_asked_for_again_alone(cache: MetadataCache) -> None:
+    learn(cache, topic("t", partition()), now=10.0)
+    now = 11.0
+    waits = []
+    cache.track(["u"], now)
+    for lacking in (
+        topic("u", code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        topic("u", code=ErrorCode.LEADER_NOT_AVAILABLE),
+        topic("u", partition(0, leader=-1)),
+        topic("u"),
+        None,
+    ):
+        assert cache.begin_update(now) == ["u"]
+        cache.update(answer() if lacking is None else answer(lacking), now, asked=["u"])
+        waits.append(cache.next_update(now) - now)
+        now = cache.next_update(now)
+    assert waits == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.0])
+    assert cache.begin_update(now) == ["u"]
+    cache.update(answer(topic("u", partition())), now, asked=["u"])
+    assert cache.next_update(now) == 310.0, "how it stands with the others is not known"
+
+
+def test_new_topics_that_were_asked_for_in_vain_are_asked_for_again_alone(cache: MetadataCache) -> None:
+    learn(cache, topic("t", partition()), now=10.0)
+    cache.track(["u"], 12.0)
+    assert cache.begin_update(12.0) == ["u"]
+    cache.fail_update(12.0)
+    assert cache.failures == 1
+    assert cache.next_update(12.0) == pytest.approx(12.1)
+    cache.track(["v"], 12.0)
+    assert cache.begin_update(12.0) == ["v"], "which does not hasten the other"
+    cache.update(answer(topic("v", partition())), 12.0, asked=["v"])
+    assert cache.begin_update(12.2) == ["u"]
+
+
+def test_a_topic_that_is_missing_does_not_have_the_known_ones_described_again(cache: MetadataCache) -> None:
+    missing = topic("u", code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    learn(cache, topic("t", partition()), missing, now=10.0)
+    assert cache.next_update(10.0) == pytest.approx(10.1)
+    assert cache.begin_update(10.1) == ["u"]
+    cache.update(answer(missing), 10.1, asked=["u"])
+    cache.track_only(["t"], 10.2)
+    assert cache.next_update(10.2) == 310.0, "nobody wants to know any more"
+
+
+def test_of_all_topics_all_are_asked_for_again_while_one_has_no_leader(cache: MetadataCache) -> None:
+    cache.all_topics = True
+    cache.begin_update(10.0)
+    cache.update(answer(topic("t", partition(0, leader=-1))), 10.0, asked=None)
+    assert cache.next_update(10.0) == pytest.approx(10.1)
+    assert cache.begin_update(10.1) is None
+
+
+def test_a_stream_of_missing_topics_does_not_put_the_known_ones_off(cache: MetadataCache) -> None:
+    """A producer that got new, missing topics all the time never learned of leaders that had moved."""
+    learn(cache, topic("t", partition()), now=10.0)
+    cache.request_update()
+    asked = []
+    for number in range(100):
+        now = 10.01 + number / 100
+        name = f"missing-{number}"
+        cache.track([name], now)
+        while cache.next_update(now) <= now:
+            topics = cache.begin_update(now)
+            assert topics is not None
+            asked.append(topics)
+            lacking = [topic(n, code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) for n in topics if n != "t"]
+            known = [topic("t", partition())] if "t" in topics else []
+            cache.update(answer(*known, *lacking), now, asked=topics)
+    assert sum("t" in topics for topics in asked) == 1
+    assert next(position for position, topics in enumerate(asked) if "t" in topics) < 15
+    assert len(asked) <= 100 + 12, "each once at once, and those that are repeated together, ten times a second"
+
+
+def test_an_answer_of_new_topics_is_none_for_who_wants_everything_anew(cache: MetadataCache) -> None:
+    """`Cluster.refresh` goes by it."""
+    learn(cache, topic("t", partition()), now=10.0)
+    wanted = cache.begun + 1
+    cache.request_update(urgent=True)
+    assert cache.begin_update(10.0) == ["t"]
+    cache.fail_update(10.0)
+    cache.track(["u"], 10.01)
+    assert cache.begin_update(10.01) == ["u"]
+    cache.update(answer(topic("u", partition())), 10.01, asked=["u"])
+    assert cache.answered < wanted
+    assert cache.begin_update(10.3) == ["t", "u"]
+    cache.update(answer(topic("t", partition()), topic("u", partition())), 10.3, asked=["t", "u"])
+    assert cache.answered >= wanted
+
+
+def test_names_go_by_the_newest_ids_where_few_topics_were_asked_for(cache: MetadataCache) -> None:
     learn(cache, topic("t", partition()), now=10.0)
     cache.track(["u"], 11.0)
     cache.begin_update(11.0)
-    cache.update(answer(topic("u", code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)), 11.0, asked=["u"])
-    assert cache.next_update(11.0) == pytest.approx(11.1)
-    assert cache.begin_update(11.1) == ["t", "u"]
-    cache.update(answer(topic("t", partition()), topic("u", partition())), 11.1, asked=["t", "u"])
-    cache.track(["v"], 12.0)
-    cache.begin_update(12.0)
-    cache.fail_update(12.0)
+    again = topic("t", partition(), topic_id=b"c" * 16)
+    cache.update(answer(topic("u", partition(), topic_id=ID_B), again), 11.0, asked=["u"])
+    assert cache.snapshot.names == {ID_B: "u", b"c" * 16: "t"}
+
+
+def test_a_topic_that_was_refused_is_asked_for_anew_but_not_in_a_tight_loop(cache: MetadataCache) -> None:
+    learn(cache, topic("t", partition()), now=10.0)
+    refused = topic("u", code=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    cache.track(["u"], 11.0)
+    cache.begin_update(11.0)
+    cache.update(answer(refused), 11.0, asked=["u"])
+    assert cache.next_update(11.0) == 310.0
+    cache.ask_anew("u", 12.0)
+    assert topic_error(cache.snapshot, "u") is None, "it was the answer to an earlier question"
+    assert cache.next_update(12.0) == 12.0
+    assert cache.begin_update(12.0) == ["u"]
+    cache.update(answer(refused), 12.0, asked=["u"])
+    cache.ask_anew("u", 12.0)
     assert cache.next_update(12.0) == pytest.approx(12.1)
-    assert cache.begin_update(12.1) == ["t", "u", "v"]
+    assert cache.begin_update(12.1) == ["u"]
+    cache.update(answer(topic("u", partition(), topic_id=ID_B)), 12.1, asked=["u"])
+    assert set(cache.snapshot.topics) == {"t", "u"}
 
 
 def test_a_request_made_while_one_is_under_way_is_not_lost(cache: MetadataCache) -> None:

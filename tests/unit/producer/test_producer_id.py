@@ -18,7 +18,7 @@ from kclient.producer.batch import ProducerBatch, increment_sequence, is_later
 from kclient.producer.producer_id import MAX_EPOCH, ProducerIdState
 from kclient.producer.states import ProducerIdPhase
 from kclient.types import TopicPartition
-from tests.unit.producer.parts import batch_of
+from tests.unit.producer.parts import batch_of, cluster_of
 
 TP = TopicPartition("t", 0)
 
@@ -74,6 +74,15 @@ def test_an_id_is_asked_for_again_unless_the_error_is_final() -> None:
 def test_illegal_moves_raise(ids: ProducerIdState) -> None:
     with pytest.raises(IllegalStateError, match="GIVEN_OUT must not happen in READY"):
         ids.initialized(1, 1)
+
+
+def test_sequences_begin_anew_with_a_topic_that_was_made_anew_right_after_it_was_found(ids: ProducerIdState) -> None:
+    """The id by which it is known is that of the metadata which the first batch went by, not of the next ones."""
+    ids.go_by(cluster_of(1, topic_id=b"a" * 16))
+    ids.completed(assigned(ids, b"a", b"b"), 0)
+    ids.go_by(cluster_of(1, topic_id=b"b" * 16))
+    ids.bump_if_required()
+    assert stamp(assigned(ids, b"c")) == (7, 1, 0)
 
 
 def test_sequences_count_records_per_partition(ids: ProducerIdState) -> None:

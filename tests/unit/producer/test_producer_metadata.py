@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import anyio
 import pytest
 
+from kclient.cluster import PartitionMetadata
 from kclient.config import ProducerConfig
 from kclient.errors import (
     ErrorCode,
     InvalidTopicError,
     KafkaTimeoutError,
+    TopicAuthorizationError,
     UnknownTopicOrPartitionError,
 )
 from kclient.producer import Producer
@@ -90,6 +94,70 @@ async def test_metadata_are_asked_for_once_for_many_waiters() -> None:
         await producer.flush()
         assert kafka.count(MetadataRequest) <= 3
         assert len(kafka.values()) == 10
+
+
+async def test_a_topic_that_was_refused_is_asked_for_again_by_the_next_send() -> None:
+    """Access may have been granted: it was refused until `metadata.max.age.ms` was over."""
+    async with FakeKafka({"t": 1, "u": 1}) as kafka, producing(kafka) as producer:
+        await (await producer.send("t", b"a"))
+        kafka.topic_errors["u"] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        for _ in range(2):
+            with pytest.raises(TopicAuthorizationError, match="'u'"):
+                await producer.send("u", b"a")
+        del kafka.topic_errors["u"]
+        assert (await (await producer.send("u", b"a"))).offset == 0
+
+
+async def test_missing_topics_in_a_row_do_not_hide_that_a_leader_moved() -> None:
+    """Each put the refresh of the others off, so that a producer to many topics missed every move."""
+    delays = {"retry_backoff_ms": 100, "retry_backoff_max_ms": 400}
+    async with FakeKafka(brokers=2) as kafka, producing(kafka, **delays) as producer:
+        await (await producer.send("t", b"a"))
+
+        async def keep_missing() -> None:
+            for number in itertools.count():
+                producer._life.cluster.track([f"missing-{number}"])
+                await anyio.sleep(0.01)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(keep_missing)
+            while "missing-5" not in asked(kafka):
+                await anyio.sleep(0.001)
+            kafka.move("t", 0, 2)
+            with anyio.fail_after(5):
+                assert (await (await producer.send("t", b"b"))).offset == 1
+            group.cancel_scope.cancel()
+
+
+async def test_a_new_topic_costs_nothing_per_topic_that_is_known() -> None:
+    """The first records of a producer to thousands of topics took a time that grew with their square."""
+
+    class Looked(dict[int, PartitionMetadata]):
+        times = 0
+
+        def __getitem__(self, key: int) -> PartitionMetadata:
+            self.times += 1
+            return super().__getitem__(key)
+
+        def get(self, key: int, default: Any = None) -> Any:
+            self.times += 1
+            return super().get(key, default)
+
+    async with FakeKafka({"t": 1, "u": 1}) as kafka, producing(kafka) as producer:
+        await (await producer.send("t", b"a"))
+        cache = producer._life.cluster.metadata
+        looked = Looked(cache.snapshot.topics["t"].partitions)
+        topics = {"t": replace(cache.snapshot.topics["t"], partitions=looked)}
+        cache.snapshot = replace(cache.snapshot, topics=topics)
+        producer._life.buffer.update(cache.snapshot)
+        assert looked.times
+        looked.times = 0
+        await (await producer.send("u", b"a"))
+        assert looked.times == 0
+        kafka.move("t", 0, 1)
+        await producer._life.cluster.refresh()
+        await (await producer.send("t", b"b"))
+        assert kafka.values("t") == [b"a", b"b"]
 
 
 # --------------------------------------------------------------------------- partitions that are new
