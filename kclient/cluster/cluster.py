@@ -198,10 +198,13 @@ class Cluster:
         if self.metadata.track(topics, self.clock(), create=create):
             self._updater.wake()
 
-    def ask_anew(self, topic: str) -> None:
-        """Have a topic of interest that was refused asked for again, in the background; its error is forgotten."""
-        self.metadata.ask_anew(topic, self.clock())
-        self._updater.wake()
+    def ask_anew(self, topics: Iterable[str]) -> None:
+        """Forget that topics of interest were refused, and have those asked for again in the background.
+
+        Else a call would raise what an earlier one was told, though access has been granted since.
+        """
+        if self.metadata.ask_anew(topics, self.clock()):
+            self._updater.wake()
 
     def track_only(self, topics: Iterable[str], *, create: bool = True) -> None:
         """As `track`; all other topics are of interest no more, and leave the snapshot."""

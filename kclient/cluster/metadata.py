@@ -185,12 +185,19 @@ class MetadataCache:
         self._new.add(fresh)
         return bool(fresh)
 
-    def ask_anew(self, topic: str, now: float) -> None:
-        """Ask again for a topic that was refused: what was true then need not be now."""
-        errors = dict(self.snapshot.errors)
-        if errors.pop(topic, None) is not None:
+    def ask_anew(self, topics: Iterable[str], now: float) -> bool:
+        """Forget that topics were refused, and ask for them again: access may have been granted.
+
+        Returns:
+            Whether there are such topics.
+        """
+        codes = self.snapshot.errors
+        refused = [name for name in topics if name in codes and not error_for(codes[name]).retriable]
+        if refused:
+            errors = {name: code for name, code in codes.items() if name not in refused}
             self.snapshot = replace(self.snapshot, errors=errors)
-        self._new.repeat(topic, now)
+            self._new.repeat(refused, now)
+        return bool(refused)
 
     def track_only(self, topics: Iterable[str], now: float, *, create: bool = True) -> bool:
         """Replace the topics of interest; True if one of them is new."""

@@ -37,9 +37,10 @@ class NewTopics:
         """Topics are new."""
         self._due.update(dict.fromkeys(topics, -inf))
 
-    def repeat(self, topic: str, now: float) -> None:
+    def repeat(self, topics: Iterable[str], now: float) -> None:
         """Somebody needs another answer than the last one."""
-        self._due.setdefault(topic, now)
+        for topic in topics:
+            self._due.setdefault(topic, now)
 
     def lacking(self, topics: Iterable[str], now: float) -> None:
         """Topics were asked for, and could not be described: they are asked for again, ever less often."""

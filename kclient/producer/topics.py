@@ -86,9 +86,7 @@ class TopicLoader:
         deadline = self._clock() + timeout
         try:
             cluster.track([topic], create=False)  # but it is in use now, so asking creates it
-            refused = topic_error(cluster.snapshot, topic)
-            if refused is not None and not refused.retriable:
-                cluster.ask_anew(topic)  # it was in answer to an earlier call: access may have been granted since
+            cluster.ask_anew([topic])
             await cluster.wait_until(known, timeout=timeout, what=f"The partitions of topic {shown(topic)}")
             if partition is not None:
                 await self._grown(topic, partition, deadline, timeout)

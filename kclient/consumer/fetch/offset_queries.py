@@ -151,7 +151,7 @@ class OffsetQueries:
                 raise error
             return topic in snapshot.topics
 
-        if known(cluster.snapshot):
+        if topic in cluster.snapshot.topics:
             return cluster.snapshot.partitions_for(topic)
         with self._looking_at({topic}):
             try:
@@ -169,6 +169,7 @@ class OffsetQueries:
         """Have metadata of topics for as long as a call takes."""
         cluster = self._cluster
         with cluster.looking_at(topics):
+            cluster.ask_anew(topics)
             if not topics <= cluster.snapshot.topics.keys():
                 cluster.request_update(urgent=True)
             yield

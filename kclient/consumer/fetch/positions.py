@@ -179,6 +179,7 @@ class PositionFinder:
         self._leaderless = [states[tp] for tp in leaderless]
         if leaderless:
             self._later(self._leaderless, topic_error(snapshot, leaderless[0].topic) or no_leader(leaderless))
+            self._cluster.ask_anew({tp.topic for tp in leaderless})
         return questions
 
     def _heed(self, snapshot: ClusterSnapshot) -> None:

@@ -320,12 +320,13 @@ def test_a_topic_that_was_refused_is_asked_for_anew_but_not_in_a_tight_loop(cach
     cache.begin_update(11.0)
     cache.update(answer(refused), 11.0, asked=["u"])
     assert cache.next_update(11.0) == 310.0
-    cache.ask_anew("u", 12.0)
+    assert not cache.ask_anew(["t"], 12.0), "it was not refused"
+    assert cache.ask_anew(["t", "u"], 12.0)
     assert topic_error(cache.snapshot, "u") is None, "it was the answer to an earlier question"
     assert cache.next_update(12.0) == 12.0
     assert cache.begin_update(12.0) == ["u"]
     cache.update(answer(refused), 12.0, asked=["u"])
-    cache.ask_anew("u", 12.0)
+    assert cache.ask_anew(["u"], 12.0)
     assert cache.next_update(12.0) == pytest.approx(12.1)
     assert cache.begin_update(12.1) == ["u"]
     cache.update(answer(topic("u", partition(), topic_id=ID_B)), 12.1, asked=["u"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import anyio
@@ -131,6 +131,42 @@ async def test_who_asks_for_the_partitions_of_a_topic_is_told_at_once_that_it_mu
         kafka.topic_errors["secret"] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         with anyio.fail_after(5), pytest.raises(TopicAuthorizationError, match="secret"):
             await consumer.partitions_for("secret")
+
+
+@pytest.mark.anyio
+async def test_a_topic_that_was_refused_is_asked_for_again_by_the_next_call() -> None:
+    """Access may have been granted since: calls repeated what was said before, up to `metadata.max.age.ms`."""
+    async with ReadableKafka({"t": 1, "u": 1}) as kafka, reading(kafka, metadata_max_age_ms=300_000) as consumer:
+        kafka.topic_errors["u"] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        consumer.assign([U0])  # so that it stays of interest
+        calls = (consumer.partitions_for, lambda topic: consumer.end_offsets([(topic, 0)]))
+        with anyio.fail_after(30):
+            for call in calls:
+                with pytest.raises(TopicAuthorizationError, match="'u'"):
+                    await call("u")
+                with pytest.raises(TopicAuthorizationError, match="'u'"):
+                    await call("u")
+            del kafka.topic_errors["u"]
+            assert await consumer.end_offsets([U0]) == {U0: 0}
+            assert len(await consumer.partitions_for("u")) == 1
+
+
+@pytest.mark.anyio
+async def test_a_topic_that_was_refused_is_read_once_access_is_granted() -> None:
+    """Each poll raised what was said at first, up to `metadata.max.age.ms`, and nobody asked a broker again."""
+    async with ReadableKafka({"u": 1}) as kafka, reading(kafka, metadata_max_age_ms=300_000) as consumer:
+        kafka.fill("u", 0, 2)
+        kafka.topic_errors["u"] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        consumer.assign([U0])
+        with anyio.fail_after(30):
+            for _ in range(2):
+                with pytest.raises(TopicAuthorizationError, match="'u'"):
+                    await consumer.poll(10)
+            del kafka.topic_errors["u"]
+            records = 0
+            while not records:
+                with suppress(TopicAuthorizationError):  # one that was on its way
+                    records = len(await consumer.poll(10))
 
 
 @pytest.mark.anyio
