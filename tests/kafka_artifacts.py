@@ -8,6 +8,8 @@ from pathlib import Path
 
 KAFKA_4 = "4.3.1"
 KAFKA_3 = "3.9.1"
+ROCKSDB = {KAFKA_4: "10.1.3", KAFKA_3: "7.9.2"}
+"""The release of RocksDB that Kafka Streams of each Kafka was published with."""
 
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = Path(os.environ.get("KCLIENT_TEST_CACHE", ROOT / ".cache"))
@@ -20,14 +22,25 @@ def missing_tools() -> list[str]:
 
 def kafka_jars(version: str) -> Path:
     """The folder with every jar of that Kafka release; resolved with Maven when it is not there yet."""
-    folder = CACHE / "kafka" / version
+    return _resolved(CACHE / "kafka" / version, "pom.xml", {"kafka.version": version})
+
+
+def streams_jars(version: str) -> Path:
+    """The folder with what Kafka Streams of that release needs beside `kafka_jars`: for Linux on x86-64."""
+    return _resolved(
+        CACHE / "streams" / version, "streams.xml", {"kafka.version": version, "rocksdb.version": ROCKSDB[version]}
+    )
+
+
+def _resolved(folder: Path, project: str, versions: dict[str, str]) -> Path:
+    """The folder with the jars of a project file beside this package's Java programs, which Maven fills once."""
     done = folder / ".complete"
     if not done.exists():
         folder.mkdir(parents=True, exist_ok=True)
         with open(folder / ".lock", "wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # tests in other processes may want them, too
             if not done.exists():
-                _copy_dependencies(version, folder)
+                _copy_dependencies(project, versions, folder)
                 done.touch()
     return folder
 
@@ -37,23 +50,24 @@ def kafka_clients_jar(version: str) -> Path:
     return kafka_jars(version) / f"kafka-clients-{version}.jar"
 
 
-def _copy_dependencies(version: str, folder: Path) -> None:
+def _copy_dependencies(project: str, versions: dict[str, str], folder: Path) -> None:
     command = [
         "mvn",
         "--quiet",
         "--batch-mode",
         "-f",
-        str(ROOT / "tests" / "java" / "pom.xml"),
-        f"-Dkafka.version={version}",
+        str(ROOT / "tests" / "java" / project),
+        *(f"-D{name}={version}" for name, version in versions.items()),
         "dependency:copy-dependencies",
         f"-DoutputDirectory={folder}",
         "-DincludeScope=runtime",
     ]
     result = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
     if result.returncode != 0:
-        raise RuntimeError(f"Maven could not resolve Kafka {version}:\n{result.stdout}\n{result.stderr}")
+        raise RuntimeError(f"Maven could not resolve {project} with {versions}:\n{result.stdout}\n{result.stderr}")
 
 
 if __name__ == "__main__":
     for kafka_version in (KAFKA_4, KAFKA_3):
         kafka_jars(kafka_version)
+        streams_jars(kafka_version)
