@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -126,13 +126,15 @@ class _Judge:
 
     def reads(self) -> Iterator[Anomaly]:
         """What was read as committed was, and was at that place."""
-        for poll in self._history.polls:
+        for poll in (*self._history.polls, *self._history.uncommitted):
             for offset, value in poll.records:
                 if self._at.get(value) != (poll.partition, offset):
                     yield Anomaly(
                         Kind.INCONSISTENT_OFFSET,
                         f"{value!r} was read at {poll.partition} {offset}, and is at {self._at.get(value)}",
                     )
+        for poll in self._history.polls:
+            for _, value in poll.records:
                 attempt = self._of.get(value)
                 if attempt is None or attempt.at_risk:
                     continue
@@ -146,9 +148,13 @@ class _Judge:
                     )
 
     def sessions(self) -> Iterator[Anomaly]:
-        """Readers go on, and pass over nothing that is committed."""
+        """Readers go on, and pass over nothing that is committed; those of all records over none."""
+        yield from self._sessions(self._history.polls, self._visible)
+        yield from self._sessions(self._history.uncommitted, lambda value: True)
+
+    def _sessions(self, all_polls: list[Poll], visible: Callable[[bytes], bool]) -> Iterator[Anomaly]:
         sessions: dict[tuple[str, TopicPartition], list[Poll]] = defaultdict(list)
-        for poll in self._history.polls:
+        for poll in all_polls:
             sessions[poll.session, poll.partition].append(poll)
         for (session, partition), polls in sessions.items():
             records = [record for poll in polls for record in poll.records]
@@ -160,7 +166,7 @@ class _Judge:
             given = {offset for offset, _ in records}
             for offset, value in self._history.log.get(partition, ()):
                 within = records and min(given) < offset < max(given)
-                if within and offset not in given and self._visible(value):
+                if within and offset not in given and visible(value):
                     yield Anomaly(Kind.SKIPPED, f"{session} was not given {value!r} at {partition} {offset}")
 
     def unseen(self) -> Iterator[Anomaly]:

@@ -111,6 +111,7 @@ class History:
         offsets: Which committed offsets were seen.
         log: What is in each partition at the end, aborted records among it, with their offsets.
         committed: The offsets of groups at the end; those that are not there are not looked at.
+        uncommitted: What readers of all records were given, of each session in its order.
     """
 
     attempts: list[Attempt] = field(default_factory=list)
@@ -118,6 +119,7 @@ class History:
     offsets: list[OffsetSeen] = field(default_factory=list)
     log: dict[TopicPartition, list[tuple[int, bytes]]] = field(default_factory=dict)
     committed: dict[GroupPartition, int] = field(default_factory=dict)
+    uncommitted: list[Poll] = field(default_factory=list)
 
     def begin(self, producer: str) -> Attempt:
         """A transaction begins."""

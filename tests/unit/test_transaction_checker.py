@@ -35,6 +35,7 @@ def good() -> History:
         [OffsetSeen(0.5, OF_A, -1), OffsetSeen(3.5, OF_A, 1)],
         {A: [(0, b"a1"), (1, b"a2"), (3, b"gone")], B: [(0, b"b1"), (3, b"b2")]},
         {OF_A: 1},
+        [Poll("u", 1.5, A, [(0, b"a1"), (1, b"a2"), (3, b"gone")])],
     )
 
 
@@ -100,10 +101,25 @@ def skipped(history: History) -> None:
     history.polls.append(Poll("s", 4.0, A, [(0, b"a1"), (4, b"a3")]))
 
 
+def skipped_by_a_reader_of_all(history: History) -> None:
+    history.log[A].append((4, b"gone too"))
+    history.log[A].append((5, b"and this"))
+    history.uncommitted.append(Poll("u", 2.0, A, [(5, b"and this")]))
+
+
+def read_again_by_a_reader_of_all(history: History) -> None:
+    history.uncommitted.append(Poll("u", 2.0, A, [(3, b"gone")]))
+
+
+def read_at_another_offset_by_a_reader_of_all(history: History) -> None:
+    history.uncommitted.append(Poll("u", 2.0, A, [(4, b"gone")]))
+
+
 def sent_in_another_order(history: History) -> None:
     history.log[A][:2] = [(0, b"a2"), (1, b"a1")]
     history.attempts[0].sends[0].offset = None
     history.polls[:2] = [Poll("r", 2.0, A, [(0, b"a2"), (1, b"a1")])]
+    history.uncommitted.clear()
 
 
 def sent_in_another_order_by_two_transactions(history: History) -> None:
@@ -164,6 +180,9 @@ BAD: dict[Callable[[History], None], set[Kind]] = {
     read_again: {Kind.NONMONOTONIC_POLL},
     read_backwards: {Kind.NONMONOTONIC_POLL},
     skipped: {Kind.SKIPPED},
+    skipped_by_a_reader_of_all: {Kind.SKIPPED},
+    read_again_by_a_reader_of_all: {Kind.NONMONOTONIC_POLL},
+    read_at_another_offset_by_a_reader_of_all: {Kind.INCONSISTENT_OFFSET},
     sent_in_another_order: {Kind.NONMONOTONIC_SEND},
     sent_in_another_order_by_two_transactions: {Kind.NONMONOTONIC_SEND},
     unseen: {Kind.UNSEEN},

@@ -1,0 +1,155 @@
+"""Random transactions of our client, confluent-kafka and Java, on processes that are killed: judged by the checker."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import anyio
+import pytest
+
+from tests.conftest import require_java
+from tests.cutting_proxy import CuttingProxy
+from tests.gateway_process import GatewayProcess
+from tests.kafka_artifacts import KAFKA_4
+from tests.kafka_server import KafkaServer
+from tests.transaction_run import BROKER_SETTINGS, PAUSE_S, JavaClient, Part, TransactionRun
+
+pytest.importorskip("confluent_kafka")
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.foreign,
+    pytest.mark.maven,
+    pytest.mark.timeout(900),
+    pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True),
+]
+
+FEW = [Part("kclient", "copy"), Part("confluent", "append"), Part("java", "append"), Part("kclient", "read_committed")]
+CLIENTS = ("kclient", "confluent", "java")
+ALL = [Part(client, role) for client in CLIENTS for role in ("append", "copy", "read_committed")]
+ALL += [Part(client, "read_uncommitted") for client in CLIENTS]
+
+
+@pytest.fixture(scope="module")
+def java(tmp_path_factory: pytest.TempPathFactory) -> JavaClient:
+    require_java()
+    return JavaClient(KAFKA_4, tmp_path_factory.mktemp("java"))
+
+
+class OneGateway:
+    """A gateway behind a proxy."""
+
+    def __init__(self, folder: Path, proxy: CuttingProxy) -> None:
+        self._proxy = proxy
+        self._process = GatewayProcess(folder / "data", config=BROKER_SETTINGS, options=["--advertise", proxy.address])
+
+    def start(self) -> None:
+        self._process.start()
+        self._proxy.target = self._process.port
+
+    def stop(self) -> None:
+        self._process.stop(kill=True)
+
+
+class OneBroker:
+    """Apache Kafka behind a proxy."""
+
+    def __init__(self, folder: Path, proxy: CuttingProxy) -> None:
+        require_java()
+        overrides = {**BROKER_SETTINGS, "advertised.listeners": f"PLAINTEXT://{proxy.address}"}
+        self._server = KafkaServer(KAFKA_4, folder, overrides, heap="512m")
+        self._server.format()
+        proxy.target = self._server.port
+
+    def start(self) -> None:
+        self._server.start()
+
+    def stop(self) -> None:
+        self._server.stop(kill=True)
+
+
+class Trouble:
+    """What happens to a run.
+
+    Args:
+        run: The run.
+        broker: Its broker.
+        proxy: In front of it.
+    """
+
+    def __init__(self, run: TransactionRun, broker: OneGateway | OneBroker, proxy: CuttingProxy) -> None:
+        self._run = run
+        self._broker = broker
+        self._proxy = proxy
+        self._producers = [actor for actor in run.actors if not actor.part.role.startswith("read")]
+
+    async def kill(self) -> None:
+        """kill -9 of the broker."""
+        await anyio.to_thread.run_sync(self._broker.stop)
+        await anyio.to_thread.run_sync(self._broker.start)
+
+    async def pause(self) -> None:
+        """A producer stands still for longer than its transaction may be open, and goes on as a zombie."""
+        actor = self._run.chance.choice(self._producers)
+        actor.pause()
+        await anyio.sleep(PAUSE_S)
+        actor.resume()
+
+    async def cut(self) -> None:
+        """Connections break."""
+        for _ in range(3):
+            self._proxy.cut(self._run.chance)
+            await anyio.sleep(self._run.chance.random())
+
+    async def each(self, times: int) -> None:
+        """All of these, in some order, so many times."""
+        happenings: list[Callable[[], Awaitable[None]]] = [self.kill, self.pause, self.cut] * times
+        self._run.chance.shuffle(happenings)
+        for happen in happenings:
+            await happen()
+            await self._run.until_committed(2)
+
+
+@asynccontextmanager
+async def behind_a_proxy(
+    kind: type[OneGateway | OneBroker], folder: Path
+) -> AsyncIterator[tuple[OneGateway | OneBroker, CuttingProxy]]:
+    proxy = CuttingProxy()
+    async with proxy.running():
+        broker = await anyio.to_thread.run_sync(kind, folder, proxy)
+        try:
+            await anyio.to_thread.run_sync(broker.start)
+            yield broker, proxy
+        finally:
+            await anyio.to_thread.run_sync(broker.stop)
+
+
+def seeded() -> random.Random:
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    return random.Random(seed)
+
+
+async def test_a_short_run(java: JavaClient, tmp_path: Path, topic: str) -> None:
+    async with behind_a_proxy(OneGateway, tmp_path) as (gateway, proxy):
+        run = TransactionRun(proxy.address, topic, tmp_path, FEW, seeded(), java)
+        await run.play(partial(Trouble(run, gateway, proxy).each, 1), cuts=proxy.cuts)
+    assert all(run.counts[f"{client} committed"] > 3 for client in CLIENTS), run.counts
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("kind", [pytest.param(OneBroker, marks=pytest.mark.kafka, id="kafka"), OneGateway])
+async def test_a_long_run(
+    java: JavaClient, kind: type[OneGateway | OneBroker], tmp_path: Path, topic: str, pytestconfig: pytest.Config
+) -> None:
+    async with behind_a_proxy(kind, tmp_path) as (broker, proxy):
+        run = TransactionRun(proxy.address, topic, tmp_path, ALL, seeded(), java)
+        times = max(1, pytestconfig.getoption("kills") // 4)
+        await run.play(partial(Trouble(run, broker, proxy).each, times), cuts=proxy.cuts)
+    print(dict(run.counts))
+    assert all(run.counts[f"{client} committed"] > 10 for client in CLIENTS)
