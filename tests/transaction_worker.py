@@ -222,10 +222,9 @@ class ConfluentReader:
     def poll(self) -> Mapping[TopicPartition, Sequence[tuple[int, bytes]]]:
         found: dict[TopicPartition, list[tuple[int, bytes]]] = {}
         for each in self.consumer.consume(20, 0.5):
-            if each.error() is None:
-                found.setdefault(TopicPartition(each.topic(), each.partition()), []).append(
-                    (each.offset(), each.value())
-                )
+            offset, value = each.offset(), each.value()
+            if each.error() is None and offset is not None and value is not None:
+                found.setdefault(TopicPartition(each.topic(), each.partition()), []).append((offset, bytes(value)))
         return found
 
     def position(self, tp: TopicPartition) -> int:

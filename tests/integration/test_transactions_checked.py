@@ -15,7 +15,7 @@ from tests.conftest import require_java
 from tests.cutting_proxy import CuttingProxy
 from tests.gateway_process import GatewayProcess
 from tests.kafka_artifacts import KAFKA_4
-from tests.kafka_server import KafkaServer
+from tests.kafka_server import KafkaServer, ServerListener
 from tests.transaction_run import BROKER_SETTINGS, PAUSE_S, JavaClient, Part, TransactionRun
 
 pytest.importorskip("confluent_kafka")
@@ -56,14 +56,16 @@ class OneGateway:
 
 
 class OneBroker:
-    """Apache Kafka behind a proxy."""
+    """Apache Kafka, its clients behind a proxy; what it sends to itself goes past that."""
 
     def __init__(self, folder: Path, proxy: CuttingProxy) -> None:
         require_java()
-        overrides = {**BROKER_SETTINGS, "advertised.listeners": f"PLAINTEXT://{proxy.address}"}
-        self._server = KafkaServer(KAFKA_4, folder, overrides, heap="512m")
+        self._server = KafkaServer(KAFKA_4, folder, BROKER_SETTINGS, [ServerListener("CLIENTS")], heap="512m")
+        told = f"PLAINTEXT://{self._server.bootstrap},CLIENTS://{proxy.address}"
+        with (folder / "server.properties").open("a") as properties:
+            properties.write(f"advertised.listeners={told}\n")
         self._server.format()
-        proxy.target = self._server.port
+        proxy.target = self._server.ports["CLIENTS"]
 
     def start(self) -> None:
         self._server.start()
@@ -120,7 +122,7 @@ async def behind_a_proxy(
 ) -> AsyncIterator[tuple[OneGateway | OneBroker, CuttingProxy]]:
     proxy = CuttingProxy()
     async with proxy.running():
-        broker = await anyio.to_thread.run_sync(kind, folder, proxy)
+        broker: OneGateway | OneBroker = await anyio.to_thread.run_sync(kind, folder, proxy)
         try:
             await anyio.to_thread.run_sync(broker.start)
             yield broker, proxy
