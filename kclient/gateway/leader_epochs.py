@@ -67,13 +67,14 @@ class LeaderEpochs:
         return self._begun[index][0] if index >= 0 else NONE
 
     def end_of(self, epoch: int, end: int) -> tuple[int, int]:
-        """The greatest epoch not above one, and where it ends; the log ends at `end`. (-1, -1) if none is known.
+        """The greatest epoch not above one, and where it ends; the log ends at `end`, where its leader's own begins.
 
-        One that is older than all that are known ends where the first of these begins (KIP-279).
+        One that is older than all that are known ends where the first of these begins (KIP-279); where none is known,
+        that is the leader's own.
         """
         begun = self._begun
         if not begun:
-            return NONE, NONE
+            return epoch, end
         index = bisect_right([known for known, _ in begun], epoch)
         if index == 0:
             return epoch, begun[0][1]

@@ -187,6 +187,8 @@ def test_leader_epochs() -> None:
     produce(log, Batch(10))
     later = PartitionLog(5, log.checkpoint())
     assert later.end_of_epoch(3) == (3, 10)
+    empty = PartitionLog(5)
+    assert empty.end_of_epoch(3) == (3, 0), "as Kafka: the leader's own epoch begins at the end, else clients reset"
     produce(later, Batch(5))
     assert later.end_of_epoch(3) == (3, 10)
     assert later.end_of_epoch(4) == (3, 10)
