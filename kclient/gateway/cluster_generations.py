@@ -174,12 +174,14 @@ class ClusterGenerations:
     async def move(self, units: Mapping[int, int], lease: HeldLease, known: Callable[[], Container[int]]) -> None:
         """Begin one in which some units belong to other gateways: whenever these are there.
 
-        What is moved to where it belongs by itself, among all gateways that are known, counts as moved by hand no more.
+        They stay there whoever joins, as on Kafka, also where they would belong there by themselves. Of more than can
+        be moved by hand first the units that there are no more are forgotten, then those that are where they belong by
+        themselves, among all gateways that are known.
 
         Args:
             units: The number of a gateway by the unit's fingerprint.
             lease: This gateway's.
-            known: Tells the units that there are: what was moved of others is forgotten, where there is too much.
+            known: Tells the units that there are.
 
         Raises:
             TooManyMovedError: More units would have been moved by hand than can be.
@@ -192,15 +194,14 @@ class ClusterGenerations:
             newest = before.newest
             if gone := set(units.values()) - set(newest.members):
                 raise NotMemberError(min(gone))
-            # those too that are away: it would go to one of them when that is there again
-            everyone = {node_id for each in before.kept for node_id in each.members}.union(newest.moved.values())
             after = {**newest.moved, **units}
-            for unit, node_id in units.items():
-                if chosen(unit, everyone) == node_id:
-                    del after[unit]
             if len(after) > MOST_MOVED:
                 there = known()
                 after = {unit: node_id for unit, node_id in after.items() if unit in there}
+            if len(after) > MOST_MOVED:
+                # those too that are away: it would go to one of them when that is there again
+                everyone = {node_id for each in before.kept for node_id in each.members}.union(after.values())
+                after = {unit: node_id for unit, node_id in after.items() if chosen(unit, everyone) != node_id}
             if len(after) > MOST_MOVED:
                 raise TooManyMovedError
             return after

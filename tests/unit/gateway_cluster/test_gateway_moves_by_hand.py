@@ -26,6 +26,7 @@ from kclient.gateway import Gateway, cluster_generations
 from kclient.gateway.assignment import Generation, Generations, chosen
 from kclient.gateway.assignment.generations import MOST_KEPT
 from kclient.gateway.rows.assignment import decode_generations, encode_generations
+from kclient.gateway.topics.record import TopicRecord
 from kclient.htp import open_store
 from kclient.protocol.messages.replicas import (
     AlterPartitionReassignmentsRequest,
@@ -105,10 +106,31 @@ async def test_all_move_to_one_and_nothing_is_lost(url: str) -> None:
                 for record in await consumer.poll(timeout=10):
                     found[record.partition].append(record.value)
         assert all(values == [b"a", b"b2", b"b1"] for values in found.values())
-        # what was moved back to where it belongs by itself does not count as moved
         await admin.alter_partition_reassignments({("t", index): [leader] for index, leader in at_first.items()})
         await led_by(admin, at_first)
-        assert not one.parts.generations.current.newest.moved
+
+
+async def test_what_was_moved_to_where_it_belonged_stays_whoever_joins(url: str) -> None:
+    """As on Kafka: `kafka-reassign-partitions --verify` finds it there later, too."""
+    async with two(url) as (store, one, other, admin):
+        await admin.create_topic("t", COUNT)
+        at_first = await leaders(admin)
+        epoch = one.parts.leadership.leader(_topic(one), 0).epoch
+        await admin.alter_partition_reassignments({("t", index): [leader] for index, leader in at_first.items()})
+        assert one.parts.leadership.leader(_topic(one), 0).epoch == epoch, "its leader is the same"
+        async with serving(store, 3) as third:
+            await until(lambda: len(members(one)) == len(members(other)) == len(members(third)) == 3)
+            await until(lambda: third.parts.topics.get("t") is not None)
+            await led_by(admin, at_first)
+            await admin.create_topic("new", COUNT)
+            assert 3 in (await leaders(admin, "new")).values(), "of what nobody has moved it gets its part"
+        await led_by(admin, at_first)
+
+
+def _topic(gateway: Gateway) -> TopicRecord:
+    record = gateway.parts.topics.get("t")
+    assert record is not None
+    return record
 
 
 async def test_it_holds_whenever_that_gateway_is_there(url: str) -> None:
@@ -129,7 +151,7 @@ async def test_it_holds_whenever_that_gateway_is_there(url: str) -> None:
         await led_by(admin, dict.fromkeys(range(COUNT), 1))
         moved = one.parts.generations.current.newest.moved
         unavailable = await admin.elect_leaders(ElectionType.PREFERRED)
-        assert len(unavailable) == len(moved) > 0
+        assert len(unavailable) == len(moved) == COUNT
         assert all(isinstance(error, PreferredLeaderNotAvailableError) for error in unavailable.values())
         async with serving(store, 3), serving(store, 2) as other:
             await until(lambda: len(members(one)) == len(members(other)) == 3)
@@ -161,7 +183,9 @@ async def test_the_last_move_counts_at_whichever_gateway_it_was_asked_for(url: s
             for wire, target in ((at_one, 3 - there), (at_other, there)):  # which may not have heard of the first
                 answer = await wire(moving({0: target}), 0)
                 assert [row.error_code for topic in answer.responses for row in topic.partitions] == [0]
-        await until(lambda: not any(each.parts.generations.current.newest.moved for each in (one, other)))
+        await until(
+            lambda: all(set(each.parts.generations.current.newest.moved.values()) == {there} for each in (one, other))
+        )
         await at_one.aclose()
         await at_other.aclose()
 
@@ -238,6 +262,8 @@ async def test_no_more_are_moved_than_all_can_know(url: str, monkeypatch: pytest
                 await admin.delete_topics([topic])  # what was moved of it is forgotten
         with pytest.raises(PolicyViolationError, match="moved by hand"):
             await admin.alter_partition_reassignments({("t", away[4]): [2]})
+        await admin.alter_partition_reassignments({("t", away[0]): [1]})  # where it belongs by itself
+        await admin.alter_partition_reassignments({("t", away[4]): [2]})
 
 
 @pytest.mark.slow
