@@ -29,13 +29,22 @@ Moves = Mapping[TopicPartition, PartitionReassignment]
 
 
 def status(admin: Admin) -> Sheet:
-    """The brokers, and how many partitions each leads, has, is given and gives away."""
+    """The brokers, and how many partitions each leads, has, is given and gives away.
+
+    What it coordinates are the partitions of Kafka's own topics that it leads: each stands for some groups, or
+    transactional ids.
+    """
     cluster = admin.describe_cluster()
     told = gateways.standings(admin, [node.id for node in cluster.nodes])
     moves = admin.list_partition_reassignments()
-    leads, holds = Counter[int](), Counter[int]()
+    leads, holds, coordinates = Counter[int](), Counter[int](), Counter[int]()
     nodes = {node.id: node for node in cluster.nodes}
-    for info in _partitions(admin, [], internal=not told):
+    internal = {topic.name for topic in admin.list_topics(include_internal=True) if topic.is_internal}
+    for info in _partitions(admin, [], internal=True):
+        if info.topic in internal and info.leader is not None:
+            coordinates[info.leader.id] += 1
+        if told and info.topic in internal:  # of gateways nothing lies in them
+            continue
         for node in info.replicas:  # which may be at a broker that is away
             nodes.setdefault(node.id, node)
         holds.update(node.id for node in info.replicas)
@@ -54,11 +63,12 @@ def status(admin: Admin) -> Sheet:
             "has": holds[node.id],
             "coming": coming[node.id],
             "going": going[node.id],
+            "coordinates": coordinates[node.id],
         }
         | ({} if not told else gateways.shown(told.get(node.id)))
         for node in sorted(nodes.values(), key=lambda node: node.id)
     ]
-    columns = ["broker", "address", "rack", "controller", "leads", "has", "coming", "going"]
+    columns = ["broker", "address", "rack", "controller", "leads", "has", "coming", "going", "coordinates"]
     if told:
         columns = [*columns, *gateways.COLUMNS]
     fields = {"cluster": cluster.cluster_id, "moves": len(moves), "brokers": brokers}
@@ -171,13 +181,13 @@ def _broker(text: str, option: str) -> int:
 
 
 def drain(brokers: Sequence[int], settings: dict[str, object], *, dry_run: bool) -> int:
-    """Have all partitions that some brokers have move to the others, to those that have the fewest."""
+    """Have all partitions that some brokers have move to the others, to those that have the fewest.
+
+    With those of Kafka's own topics go groups and transactions, also at gateways.
+    """
     with Admin(settings) as admin:
         nodes = {node.id for node in admin.describe_cluster().nodes}
-        partitions = _partitions(admin, [], internal=True)
-        internal = {topic.name for topic in admin.list_topics(include_internal=True) if topic.is_internal}
-        if internal and gateways.standings(admin, sorted(nodes)):  # of gateways they are not moved
-            partitions = [info for info in partitions if info.topic not in internal]
+        partitions = _partitions(admin, [], internal=True)  # with those that groups and transactions go by
         known = nodes.union(node.id for info in partitions for node in info.replicas)  # one may be away
         for broker in brokers:
             if broker not in known:

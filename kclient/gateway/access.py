@@ -22,6 +22,7 @@ from kclient.errors import (
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
+from kclient.gateway.coordination import CoordinatorType
 
 if TYPE_CHECKING:
     from kclient.errors import KafkaError
@@ -169,8 +170,8 @@ class Access:
             CoordinatorLoadInProgressError: This one does from now on, and has not read it yet.
         """
         self.check(client, operation, ResourceType.GROUP, group_id)
-        if not self._leadership.coordinates(group_id):
-            other = self._leadership.coordinator_id(group_id)
+        if not self._leadership.coordinates(CoordinatorType.GROUP, group_id):
+            other = self._leadership.coordinator_id(CoordinatorType.GROUP, group_id)
             raise NotCoordinatorError(f"the gateway with node.id={other} coordinates the group {group_id[:300]}")
         if self._is_loaded is not None and not self._is_loaded(group_id):
             raise CoordinatorLoadInProgressError(f"the group {group_id[:300]} is being read: another gateway led it")

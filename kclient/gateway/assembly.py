@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,6 +13,7 @@ from kclient.gateway.change_feed import ChangeFeed
 from kclient.gateway.clock import Clock
 from kclient.gateway.cluster_generations import ClusterGenerations
 from kclient.gateway.config import BrokerConfig, TopicConfig
+from kclient.gateway.coordination import CoordinatorType
 from kclient.gateway.dynamic_config import DynamicConfig
 from kclient.gateway.extents import partition_store
 from kclient.gateway.feature_levels import FeatureLevels
@@ -73,7 +75,7 @@ from kclient.gateway.shields import Shields
 from kclient.gateway.standing import ClusterStanding
 from kclient.gateway.topics.catalogue import TopicCatalogue
 from kclient.gateway.topics.followed import FollowedTopics
-from kclient.gateway.topics.internal import internal_topics
+from kclient.gateway.topics.internal import InternalTopic, internal_records
 from kclient.gateway.topics.table import TopicTable
 from kclient.gateway.transactions.coordinator import TransactionCoordinator
 from kclient.gateway.transactions.settings import transaction_settings
@@ -162,6 +164,7 @@ async def assemble(
     epochs: UnitEpochs,
     leadership: Leadership,
     cluster: ClusterView,
+    internal: Iterable[InternalTopic],
     log_dir: str,
     memory: MemoryPart,
     supervisor: Supervisor,
@@ -181,6 +184,7 @@ async def assemble(
         epochs: Of units that have one of their own.
         leadership: What it leads.
         cluster: The other gateways.
+        internal: Kafka's own topics.
         log_dir: What clients are told of where the store is.
         memory: What it holds.
         supervisor: Runs its tasks: the failure of one is its failure; expected errors are handled inside.
@@ -200,12 +204,12 @@ async def assemble(
     def unreadable() -> bool:
         return dynamic.unreadable
 
-    topics = TopicTable(memory.limited("topics", _TOPICS_SHARE), internal_topics(config, identity.cluster_id))
-    claims = CoordinatorClaims(leadership, generations)
+    topics = TopicTable(memory.limited("topics", _TOPICS_SHARE), internal_records(internal, config))
+    claims = partial(CoordinatorClaims, leadership, generations)
     groups = GroupCoordinator(
         topics, partial(group_settings, config), leadership,
         unreadable=unreadable, manager=manager, lease=lease, identity=identity, queue=queue, clock=clock, memory=memory,
-        spawn=spawn, claims=claims,
+        spawn=spawn, claims=claims(CoordinatorType.GROUP),
     )  # fmt: skip
     replication_factor = config.live_int("default.replication.factor")
     catalogue = TopicCatalogue(
@@ -241,8 +245,8 @@ async def assemble(
     producer_ids = ProducerIds(manager, lease, identity.leader_epoch, producers)
     transactions = TransactionCoordinator(
         partial(transaction_settings, config), leadership,
-        manager=manager, lease=lease, claims=claims, producer_ids=producer_ids, shields=shields, flow=queue.flow(),
-        clock=clock, memory=memory.account("transactions"), spawn=spawn,
+        manager=manager, lease=lease, claims=claims(CoordinatorType.TRANSACTION), producer_ids=producer_ids,
+        shields=shields, flow=queue.flow(), clock=clock, memory=memory.account("transactions"), spawn=spawn,
     )  # fmt: skip
     dynamic.on_change(transactions.reconfigure)
     local = LocalPeers(topics, partitions, transactions, groups.transactional.decided)

@@ -32,6 +32,7 @@ from kclient.gateway.metrics_server import MetricsServer
 from kclient.gateway.participation import Participation
 from kclient.gateway.rows.gateways import Endpoint
 from kclient.gateway.stores import MIN_FREE_BYTES, opened_elsewhere, own_store
+from kclient.gateway.topics.internal import internal_topics
 from kclient.gateway.unit_epochs import UnitEpochs
 from kclient.htp.errors import HtpError
 from kclient.htp.port import LentStore, Store, StoreOnDisk
@@ -463,12 +464,13 @@ class Gateway:
         epochs = UnitEpochs(manager, held, generations)
         await epochs.load()
         cluster = ClusterView(manager, node_id, part.looks, lease=part.registered)
-        leadership = AssignedLeadership(identity, rack, generations, epochs, cluster)
+        internal = await internal_topics(self._config, manager, cluster_id)
+        leadership = AssignedLeadership(identity, rack, generations, epochs, cluster, internal)
         self._memory = process_memory().part(self._config.get_int("connections.max.memory.bytes"), LoopHandle())
         address = None if self._presence is None else store_of(self._presence.address)
         return await assemble(
             self._config, self._mapping, manager, broker, held, identity, generations, epochs, leadership, cluster,
-            log_dir_of(self._htp), self._memory, self._supervisor, address=address,
+            internal.values(), log_dir_of(self._htp), self._memory, self._supervisor, address=address,
         )  # fmt: skip
 
     async def _register(self, parts: Assembly, part: Participation) -> None:

@@ -5,17 +5,18 @@ the newest names one, today: the only gateway that serves the store. Who else is
 
 What is led is a *unit*, as much as the store can fence as a whole: a partition, or all partitions that share a topic of
 HTP, later a shard. Each has a leader epoch, which grows whenever its leader changes, and when its leader has it
-raised.
+raised. A group, or a transactional id, is coordinated by whoever leads the partition of Kafka's own topic that stands
+for it, as on Kafka.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from kclient.gateway.assignment import fingerprint
 from kclient.gateway.contexts import IN_PROCESS
+from kclient.gateway.coordination import CoordinatorType, partition_for
 from kclient.gateway.local import local_port
 from kclient.gateway.unit import Unit
 
@@ -25,13 +26,12 @@ if TYPE_CHECKING:
     from kclient.gateway.identity import Identity
     from kclient.gateway.membership import LiveGateways
     from kclient.gateway.rows.gateways import GatewayRow
+    from kclient.gateway.topics.internal import InternalTopic
     from kclient.gateway.topics.record import TopicRecord
     from kclient.gateway.unit_epochs import UnitEpochs
 
-_GROUP: Final = b"group/"
-"""What the name of a group begins with, as a unit's."""
-_COORDINATORS: Final = 10_000
-"""Groups whose coordinators are remembered."""
+_KEYS: Final = 10_000
+"""Groups and transactional ids whose partitions are remembered."""
 
 
 class GatewayNode(NamedTuple):
@@ -135,15 +135,15 @@ class Leadership(Protocol):
         """A topic has been removed with all its rows."""
         ...
 
-    def coordinator_id(self, key: str) -> int:
-        """The gateway that coordinates a group (or, once there are any, transactions) of this name."""
+    def coordinator_id(self, kind: CoordinatorType, key: str) -> int:
+        """The gateway that coordinates a group, or a transactional id, of this name."""
         ...
 
-    def coordinator_epoch(self, key: str) -> int:
+    def coordinator_epoch(self, kind: CoordinatorType, key: str) -> int:
         """The number of the generation since which that has been the same run of it."""
         ...
 
-    def coordinates(self, key: str) -> bool:
+    def coordinates(self, kind: CoordinatorType, key: str) -> bool:
         """Whether that is this gateway."""
         ...
 
@@ -157,6 +157,7 @@ class AssignedLeadership:
         generations: They.
         epochs: Of the units that have others than the generations give them.
         gateways: Who else is there.
+        internal: Kafka's own topics, whose partitions stand for what is coordinated.
     """
 
     def __init__(
@@ -166,6 +167,7 @@ class AssignedLeadership:
         generations: ClusterGenerations,
         epochs: UnitEpochs,
         gateways: LiveGateways,
+        internal: Mapping[CoordinatorType, InternalTopic],
     ) -> None:
         self._node_id = identity.node_id
         self._rack = rack
@@ -179,8 +181,9 @@ class AssignedLeadership:
         """Whether this run of the gateway is in the newest generation."""
         self._leaders: dict[bytes, dict[int, Leader]] = {}
         """Of units that were asked for, by topic and number, else."""
-        self._coordinators: dict[str, Leader] = {}
-        """Of groups that were asked for."""
+        self._internal = internal
+        self._keys: dict[tuple[CoordinatorType, str], int] = {}
+        """The partitions that stand for groups and transactional ids that were asked for."""
         generations.on_change(self._renew)
         self._renew()
 
@@ -189,7 +192,7 @@ class AssignedLeadership:
         self._leads_some = self._generations.serving
         everything = current.everything
         self._everything = None if everything is None else Leader(*everything)
-        self._leaders, self._coordinators = {}, {}
+        self._leaders = {}
 
     def nodes(self, advertised: Advertised) -> Sequence[GatewayNode]:
         """This one, and the others that have a listener of the same name."""
@@ -269,28 +272,28 @@ class AssignedLeadership:
         self._epochs.forget(topic_id)
         self._leaders.pop(topic_id, None)
 
-    def _coordinator(self, key: str) -> Leader:
+    def _coordinator(self, kind: CoordinatorType, key: str) -> Leader:
         if self._everything is not None:
             return self._everything
-        found = self._coordinators.get(key)
-        if found is None:
-            if len(self._coordinators) >= _COORDINATORS:  # the names are whatever clients ask for
-                self._coordinators.clear()
-            assigned = self._generations.current.leader(fingerprint(_GROUP + key.encode()))
-            found = self._coordinators[key] = Leader(*assigned)
-        return found
+        topic = self._internal[kind]
+        number = self._keys.get((kind, key))
+        if number is None:
+            if len(self._keys) >= _KEYS:  # the names are whatever clients ask for
+                self._keys.clear()
+            number = self._keys[kind, key] = partition_for(key, topic.partitions)
+        return self._assigned(topic.topic_id, number)
 
-    def coordinator_id(self, key: str) -> int:
-        """As the generations say."""
-        return self._coordinator(key).node_id
+    def coordinator_id(self, kind: CoordinatorType, key: str) -> int:
+        """The leader of the partition that stands for it."""
+        return self._coordinator(kind, key).node_id
 
-    def coordinator_epoch(self, key: str) -> int:
-        """The same."""
-        return self._coordinator(key).epoch
+    def coordinator_epoch(self, kind: CoordinatorType, key: str) -> int:
+        """The epoch of that partition."""
+        return self._coordinator(kind, key).epoch
 
-    def coordinates(self, key: str) -> bool:
+    def coordinates(self, kind: CoordinatorType, key: str) -> bool:
         """Whether the generations say so, and of this run of the gateway."""
-        return self._leads_some and self.coordinator_id(key) == self._node_id
+        return self._leads_some and self.coordinator_id(kind, key) == self._node_id
 
 
 def _of_listener(gateways: Iterable[GatewayRow], listener: str) -> Iterator[GatewayNode]:

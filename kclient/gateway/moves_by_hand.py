@@ -75,6 +75,6 @@ class MovesByHand:
     def _known(self) -> Container[int]:
         return {
             self._leadership.unit(record, index).fingerprint
-            for record in self._topics.all()
+            for record in [*self._topics.all(), *self._topics.kafkas_own()]
             for index in range(record.partitions)
         }

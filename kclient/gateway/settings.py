@@ -365,8 +365,8 @@ BROKER_SETTINGS: Final[Mapping[str, BrokerSetting]] = _table(
         "offsets.topic.num.partitions",
         Number(1, MOST_PARTITIONS),
         "50",
-        "How many partitions clients are told that the topic __consumer_offsets has. Give all gateways of a store the "
-        "same.",
+        "How many partitions the topic __consumer_offsets has, each of which stands for some groups: whoever leads it "
+        "coordinates these. The first gateway of a store decides it.",
     ),
     BrokerSetting("offset.metadata.max.bytes", Number(0), "4096", "Longest metadata of a committed offset."),
     BrokerSetting(
@@ -421,8 +421,8 @@ BROKER_SETTINGS: Final[Mapping[str, BrokerSetting]] = _table(
         "transaction.state.log.num.partitions",
         Number(1, MOST_PARTITIONS),
         "50",
-        "How many partitions clients are told that the topic __transaction_state has. Give all gateways of a store the "
-        "same.",
+        "How many partitions the topic __transaction_state has, each of which stands for some transactional ids: "
+        "whoever leads it coordinates these. The first gateway of a store decides it.",
     ),
     BrokerSetting("unclean.leader.election.enable", _B, "false", "Default of the topic setting."),
 )

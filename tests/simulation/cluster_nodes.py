@@ -13,6 +13,7 @@ import trio
 
 from kclient.errors import KafkaError
 from kclient.gateway import Gateway
+from kclient.gateway.coordination import CoordinatorType
 from kclient.gateway.ownership import LEASE_S
 from kclient.gateway.rows.keys import RELEASED, gateway_key, parse_released_key
 from kclient.htp import HtpError, StorageError, StorageFullError, open_store
@@ -239,7 +240,7 @@ class Node:
 
     def coordinates(self, group: str) -> bool:
         """Whether it coordinates a group, as it sees it."""
-        return self.gateway.parts.leadership.coordinates(group)
+        return self.gateway.parts.leadership.coordinates(CoordinatorType.GROUP, group)
 
     def may_be_late(self) -> bool:
         """Whether it may answer from its past: others lead what it had, and its lease is not over."""

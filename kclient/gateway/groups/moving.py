@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import anyio
 
 from kclient.errors import ClosedError, KafkaError
+from kclient.gateway.coordination import CoordinatorType
 from kclient.gateway.rows.keys import ASSIGNMENT
 from kclient.net.fair_queue import Pace
 
@@ -32,20 +33,22 @@ _AGAIN_S: Final = 0.5
 
 
 class CoordinatorClaims:
-    """What says that this gateway coordinates a group: that there is no newer generation. Implements `Claims`.
+    """What says that this gateway coordinates a group, or id: that there is no newer generation. Implements `Claims`.
 
     Args:
-        leadership: Tells which groups are coordinated here.
+        leadership: Tells which are coordinated here.
         generations: From which that follows.
+        kind: Groups, or transactional ids.
     """
 
-    def __init__(self, leadership: Leadership, generations: ClusterGenerations) -> None:
+    def __init__(self, leadership: Leadership, generations: ClusterGenerations, kind: CoordinatorType) -> None:
         self._leadership = leadership
         self._generations = generations
+        self._kind = kind
 
-    def of(self, group_id: str) -> Mapping[str, int] | None:
-        """The version of the row of the generations; None where another gateway coordinates the group."""
-        return {ASSIGNMENT: self._generations.version} if self._leadership.coordinates(group_id) else None
+    def of(self, key: str) -> Mapping[str, int] | None:
+        """The version of the row of the generations; None where another gateway coordinates the group, or id."""
+        return {ASSIGNMENT: self._generations.version} if self._leadership.coordinates(self._kind, key) else None
 
     async def renew(self) -> None:
         """Read the generations."""
@@ -83,7 +86,7 @@ class GroupMoves:
 
     def ready(self, group_id: str) -> bool:
         """Whether a group that is coordinated here has been read."""
-        return self._loaded >= self._leadership.coordinator_epoch(group_id)
+        return self._loaded >= self._leadership.coordinator_epoch(CoordinatorType.GROUP, group_id)
 
     async def load(self) -> None:
         """Read the groups that have come. Raises `HtpError` if the store fails; then it may be called again."""
@@ -98,7 +101,7 @@ class GroupMoves:
         self._table.loading = number < self._leadership.generation
 
     def _is_wanted(self, group_id: str) -> bool:
-        return self._leadership.coordinates(group_id) and not self.ready(group_id)
+        return self._leadership.coordinates(CoordinatorType.GROUP, group_id) and not self.ready(group_id)
 
     async def run(self) -> None:
         """Do so for ever."""
@@ -122,7 +125,7 @@ class GroupMoves:
         pace = Pace(self._flow)
         for group_id, managed in list(self._table.groups.items()):
             if self._table.groups.get(group_id) is managed and not (
-                self._leadership.coordinates(group_id) and self.ready(group_id)
+                self._leadership.coordinates(CoordinatorType.GROUP, group_id) and self.ready(group_id)
             ):
                 self._table.unload(managed)
                 await self._writer.submit(group_id, {}, lambda _error: ()).wait()  # behind all that was written for it

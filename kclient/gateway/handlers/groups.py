@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from kclient.errors import CoordinatorNotAvailableError, ErrorCode, InvalidRequestError, KafkaError
 from kclient.gateway.access import AclOperation, ResourceType
+from kclient.gateway.coordination import CoordinatorType
 from kclient.gateway.error_codes import Role, code_of, put_error
 from kclient.gateway.groups.events import Join, JoinResult, Leave, Sync, SyncResult
 from kclient.gateway.groups.replies import Answer, when_done
@@ -45,7 +46,10 @@ _MOST_PROTOCOLS: Final = 100
 """Protocols that a member may name: each is compared with those of the others."""
 _LEAVE_AT_ONCE: Final = 512
 """Members that leave in one rebalance."""
-_KINDS: Final = {0: ResourceType.GROUP, 1: ResourceType.TRANSACTIONAL_ID}  # by the key types of FindCoordinator
+_KINDS: Final = {  # by the key types of FindCoordinator
+    0: (CoordinatorType.GROUP, ResourceType.GROUP),
+    1: (CoordinatorType.TRANSACTION, ResourceType.TRANSACTIONAL_ID),
+}
 _FIRST_WITH_NULL_PROTOCOL = 7  # JoinGroup: the protocol name may be null from this version on
 
 
@@ -85,12 +89,13 @@ class FindCoordinatorHandler(Handler):
         try:
             if key_type not in _KINDS:
                 raise InvalidRequestError(f"there is no coordinator for keys of type {key_type}")
-            self._access.check(context.connection, AclOperation.DESCRIBE, _KINDS[key_type], key)
+            kind, resource = _KINDS[key_type]
+            self._access.check(context.connection, AclOperation.DESCRIBE, resource, key)
         except KafkaError as error:
             refused = Coordinator(key=key, node_id=-1, host="", port=-1)
             put_error(refused, error, self.ROLE)
             return refused
-        wanted = self._leadership.coordinator_id(key)
+        wanted = self._leadership.coordinator_id(kind, key)
         for node in self._leadership.nodes(context.connection.advertised):
             if node.node_id == wanted:
                 return Coordinator(key=key, node_id=wanted, host=node.host, port=node.port)

@@ -223,8 +223,8 @@ class OffsetForLeaderEpochHandler(Handler):
                         known=wanted.current_leader_epoch,
                     )  # fmt: skip
                     if epoch is not None:
-                        if wanted.leader_epoch == epoch:
-                            row.leader_epoch, row.end_offset = epoch, END
+                        if 0 <= wanted.leader_epoch <= epoch:
+                            row.leader_epoch, row.end_offset = wanted.leader_epoch, END
                         continue
                     partition = partitions.find(context, topic.topic, wanted.partition)
                     await partitions.ready(partition, context, named, pace)

@@ -1,7 +1,8 @@
 """AlterPartitionReassignments, ListPartitionReassignments and ElectLeaders: partitions that are moved by hand.
 
 A partition has one replica, at the gateway that leads it, so that to move it is to have it led by another one. As with
-Kafka it is a matter of the cluster, and needs no right on the topics.
+Kafka it is a matter of the cluster, and needs no right on the topics; and whoever is given a partition of Kafka's own
+topics coordinates the groups, or transactional ids, that it stands for.
 """
 
 from __future__ import annotations
@@ -104,7 +105,6 @@ class AlterPartitionReassignmentsHandler(Handler):
                         raise InvalidRequestError("the request names this partition more than once")
                     named.add((topic.name, partition.partition_index))
                     record = _partition(self._topics, topic.name, partition.partition_index)
-                    self._topics.check_not_internal(record.name)
                     node_id = self._target(partition, may_change=request.allow_replication_factor_change)
                     unit = self._leadership.unit(record, partition.partition_index)
                     if moved.setdefault(unit, node_id) != node_id:
@@ -192,11 +192,11 @@ class ListPartitionReassignmentsHandler(Handler):
     def _asked(self, request: ListPartitionReassignmentsRequest) -> Iterator[tuple[TopicRecord, Iterable[int]]]:
         named: Iterable[tuple[str, Iterable[int] | None]]
         if request.topics is None:
-            named = ((name, None) for name in list(self._topics.names()))
+            named = ((name, None) for name in list(self._topics.told()))
         else:
             named = ((topic.name, topic.partition_indexes) for topic in request.topics)
         for name, indexes in named:
-            record = self._topics.get(name)
+            record = self._topics.get(name) or self._topics.internal(name)
             if record is not None:
                 yield record, range(record.partitions) if indexes is None else indexes
 
@@ -246,8 +246,8 @@ class ElectLeadersHandler(Handler):
             for topic in request.topic_partitions:
                 yield topic.topic, topic.partitions
             return
-        for name in list(self._topics.names()):
-            record = self._topics.get(name)
+        for name in list(self._topics.told()):
+            record = self._topics.get(name) or self._topics.internal(name)
             if record is not None:
                 yield name, range(record.partitions)
 

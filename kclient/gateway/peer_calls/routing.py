@@ -18,6 +18,7 @@ from kclient.errors import (
     NotCoordinatorError,
     error_for,
 )
+from kclient.gateway.coordination import CoordinatorType
 from kclient.gateway.peer_calls.connecting import connect_to
 from kclient.gateway.peer_calls.lane import PeerLane
 from kclient.gateway.peer_calls.names import client_id_of
@@ -181,7 +182,7 @@ class ClusterPeers:
         until, pause = anyio.current_time() + _PATIENCE_S, _FIRST_PAUSE_S
         while True:
             try:
-                outcomes = await ask(self._leadership.coordinator_id(transactional_id))
+                outcomes = await ask(self._leadership.coordinator_id(CoordinatorType.TRANSACTION, transactional_id))
             except (NotCoordinatorError, CoordinatorNotAvailableError) as error:
                 problem: KafkaError = error
             else:
@@ -210,7 +211,7 @@ class ClusterPeers:
         """Tells each where it is coordinated by now."""
         here = []
         for group_id in group_ids:
-            node_id = self._leadership.coordinator_id(group_id)
+            node_id = self._leadership.coordinator_id(CoordinatorType.GROUP, group_id)
             if node_id == self._node_id:
                 here.append(group_id)
             else:

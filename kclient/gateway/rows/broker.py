@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from kclient.htp.rows import check_format, dump, object_of_format, parse_object, seal, string, unsealed
+from kclient.htp.rows import check_format, dump, object_of_format, parse_object, seal, string, unsealed, whole
+from kclient.records.bounds import INT32_MAX
 
 _FORMAT: Final = 1
 _CLUSTER_ID: Final = re.compile(r"[A-Za-z0-9_-]{22}", re.ASCII)
@@ -28,6 +29,20 @@ def decode_cluster_id(row: bytes) -> str:
     if not _CLUSTER_ID.fullmatch(found):
         raise ValueError(f"{row[:200]!r} is not a cluster id")
     return found
+
+
+def encode_internal_topics(partitions: Mapping[str, int]) -> bytes:
+    """The row that says how many partitions Kafka's own topics have, by their names."""
+    return seal(dump({"format": _FORMAT, "partitions": dict(partitions)}))
+
+
+def decode_internal_topics(row: bytes) -> dict[str, int]:
+    """How many partitions Kafka's own topics have. Raises `ValueError` if the row does not say so."""
+    fields = object_of_format(unsealed(row), _FORMAT)
+    try:
+        return {name: whole(number, 1, INT32_MAX) for name, number in fields["partitions"].items()}
+    except (LookupError, AttributeError) as error:
+        raise ValueError(f"{row[:200]!r}: {error!r}") from error
 
 
 def encode_settings(settings: Mapping[str, str]) -> bytes:

@@ -12,7 +12,7 @@ from kclient.gateway.mapping import mapping_for
 from kclient.gateway.rows import keys
 from kclient.gateway.rows.aborted import decode_chunk
 from kclient.gateway.rows.assignment import ReleasedRow, decode_generations
-from kclient.gateway.rows.broker import decode_cluster_id, decode_settings
+from kclient.gateway.rows.broker import decode_cluster_id, decode_internal_topics, decode_settings
 from kclient.gateway.rows.extents import decode_chunks, decode_extents
 from kclient.gateway.rows.features import FeaturesRow
 from kclient.gateway.rows.gateways import GatewayRow
@@ -90,6 +90,7 @@ _READERS: Final[dict[str, Callable[[str, bytes], object]]] = {
     keys.PRODUCER_IDS: _by(PRODUCER_IDS.decode),
     keys.LEADER_EPOCH: _by(LEADER_EPOCH.decode),
     keys.CLUSTER_ID: _by(decode_cluster_id),
+    keys.INTERNAL_TOPICS: _by(decode_internal_topics),
     keys.ASSIGNMENT: _by(decode_generations),
     keys.RELEASED: _released,
     keys.GATEWAYS: _gateway,
@@ -119,6 +120,7 @@ _KINDS: Final = {
     keys.PRODUCER_IDS: "producer ids",
     keys.LEADER_EPOCH: "leader epoch",
     keys.CLUSTER_ID: "cluster id",
+    keys.INTERNAL_TOPICS: "Kafka's own topics",
     keys.ASSIGNMENT: "generations of gateways",
     keys.RELEASED: "hand-over of a gateway",
     keys.GATEWAYS: "gateway",

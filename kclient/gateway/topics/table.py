@@ -79,6 +79,10 @@ class TopicTable:
             self._told = sorted(self._by_name.keys() | self._internal.keys())
         return self._told
 
+    def kafkas_own(self) -> list[TopicRecord]:
+        """Kafka's own topics, those too that one which was made under the name comes before."""
+        return list(self._internal.values())
+
     def internal(self, name: str) -> TopicRecord | None:
         """Kafka's own topic of this name. One that was made under it, as earlier releases allowed, comes first."""
         return None if name in self._by_name else self._internal.get(name)
@@ -97,7 +101,7 @@ class TopicTable:
         if self._internal and self.internal(name) is not None:
             raise InvalidTopicError(
                 f"The topic {name} is internal: the gateway keeps what Kafka has in it in its store, so it is always "
-                "there, empty, and cannot be written to, changed, moved or deleted."
+                "there, empty, and cannot be written to, changed or deleted."
             )
 
     def add(self, record: TopicRecord) -> None:

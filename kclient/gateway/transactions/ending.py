@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import anyio
 
 from kclient.errors import ClosedError, ErrorCode, KafkaError, NotCoordinatorError
+from kclient.gateway.coordination import CoordinatorType
 from kclient.gateway.groups.clockwork import Clockwork
 from kclient.gateway.peers import EndOfTransaction
 from kclient.gateway.transaction_states import CoordinatedState
@@ -190,7 +191,7 @@ class TransactionEnding:
         marker = transaction.marker
         if not wanted or marker is None:
             return set()
-        epoch = self._leadership.coordinator_epoch(transaction.transactional_id)
+        epoch = self._leadership.coordinator_epoch(CoordinatorType.TRANSACTION, transaction.transactional_id)
         end = EndOfTransaction(
             marker.producer_id,
             marker.epoch,

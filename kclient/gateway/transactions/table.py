@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 import anyio
 
 from kclient.errors import NotCoordinatorError
+from kclient.gateway.coordination import CoordinatorType
 from kclient.gateway.rows.keys import TRANSACTIONS, parse_transaction_key, transaction_key
 from kclient.gateway.rows.transactions import decode_transaction, encode_transaction
 from kclient.gateway.transactions.outcomes import Rows
@@ -142,7 +143,11 @@ class TransactionTable:
     def peek(self, transactional_id: str) -> Transaction | None:
         """What is known of an id that is coordinated here, without waiting; None if it has to be read."""
         entry = self._entries.get(transactional_id)
-        if entry is None or not entry.known or not self._leadership.coordinates(transactional_id):
+        if (
+            entry is None
+            or not entry.known
+            or not self._leadership.coordinates(CoordinatorType.TRANSACTION, transactional_id)
+        ):
             return None
         return entry.transaction
 
@@ -249,8 +254,8 @@ class TransactionTable:
     def _check(self, transactional_id: str) -> None:
         if self._closed:
             raise NotCoordinatorError("the gateway is closing")
-        if not self._leadership.coordinates(transactional_id):
-            other = self._leadership.coordinator_id(transactional_id)
+        if not self._leadership.coordinates(CoordinatorType.TRANSACTION, transactional_id):
+            other = self._leadership.coordinator_id(CoordinatorType.TRANSACTION, transactional_id)
             raise NotCoordinatorError(f"the gateway with node.id={other} coordinates {transactional_id[:300]!r}")
 
     async def look_through(self, look: Callable[[Transaction], object]) -> None:
@@ -263,7 +268,7 @@ class TransactionTable:
         async for page in scan_pages(self._manager, TRANSACTIONS):
             for key, row in page.items():
                 transactional_id = parse_transaction_key(key)
-                if self._leadership.coordinates(transactional_id):
+                if self._leadership.coordinates(CoordinatorType.TRANSACTION, transactional_id):
                     try:
                         look(decode_transaction(row.value, transactional_id))
                     except ValueError as error:

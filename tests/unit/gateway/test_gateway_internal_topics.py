@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -14,6 +14,8 @@ from kclient.admin import Admin, ConfigResource, ConfigResourceType, OffsetSpec
 from kclient.errors import ConfigError, ErrorCode, InvalidTopicError, TopicExistsError
 from kclient.gateway import Gateway, assembly
 from kclient.gateway.access import AclOperation, ResourceType
+from kclient.gateway.coordination import partition_for
+from kclient.gateway.rows.keys import INTERNAL_TOPICS
 from kclient.htp import open_store
 from kclient.protocol import messages as m
 from kclient.types import OffsetAndMetadata, TopicPartition
@@ -21,7 +23,7 @@ from tests.all_rows import scan_all
 from tests.gateway_wire import Wire, batch_of, connect, fetch_request, names, produce_request, running
 from tests.unit.gateway.test_gateway_access import Rules
 from tests.unit.gateway_cluster.together import joined
-from tests.wire_session import until
+from tests.wire_session import WireSession, until, wire_session
 
 pytestmark = pytest.mark.anyio
 
@@ -29,18 +31,19 @@ OFFSETS, STATE = "__consumer_offsets", "__transaction_state"
 INVALID = ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
-async def leaders(wire: Wire, name: str) -> list[int]:
+async def leaders(wire: Wire | WireSession, name: str) -> list[int]:
     return [row.leader_id for row in (await described(wire, name)).partitions]
 
 
-async def spread(wires: list[Wire], name: str) -> None:
+async def spread(wires: Sequence[Wire | WireSession], name: str) -> None:
     """Wait until two gateways know of each other."""
     for wire in wires:
         await until(lambda wire=wire: leaders(wire, name), lambda found: set(found) == {1, 2})
 
 
-async def described(wire: Wire, name: str, version: int = 12) -> Any:
-    return (await wire.metadata(name, version=version)).topics[0]
+async def described(wire: Wire | WireSession, name: str) -> Any:
+    asked = m.MetadataRequest(topics=[m.MetadataRequestTopic(name=name)])
+    return (await wire(asked, 12)).topics[0]
 
 
 @pytest.mark.parametrize("name", [OFFSETS, STATE])
@@ -89,6 +92,71 @@ async def test_they_are_the_same_at_all_gateways_and_after_a_restart(url: str) -
         assert not [key for key in await scan_all(store.manager, "") if "__" in key], "nothing is stored of them"
 
 
+async def test_their_leaders_coordinate_and_they_are_moved(url: str) -> None:
+    """As on Kafka: whoever leads the partition of a group, or transactional id, is its coordinator."""
+    names = [f"x{number}" for number in range(30)]
+    listen = "127.0.0.1:0"  # else clients of one cannot be told where the other is
+    async with (
+        open_store(url) as store,
+        joined(store, 1, listen=listen) as (one, _),
+        joined(store, 2, listen=listen) as (other, _),
+        wire_session(one.bootstrap) as first,
+        wire_session(other.bootstrap) as second,
+    ):
+
+        async def agree(wires: list[WireSession]) -> set[int]:
+            found = set[int]()
+            for key_type, topic in enumerate((OFFSETS, STATE)):
+                for wire in wires:
+                    led = await leaders(wire, topic)
+                    request = m.FindCoordinatorRequest(key_type=key_type, coordinator_keys=names)
+                    told = [row.node_id for row in (await wire(request, 4)).coordinators]
+                    assert told == [led[partition_for(name, 50)] for name in names]
+                    found.update(told)
+            return found
+
+        for topic in (OFFSETS, STATE):
+            await spread([first, second], topic)
+        assert await agree([first, second]) == {1, 2}
+        for topic in (OFFSETS, STATE):
+            rows = [m.ReassignablePartition(partition_index=each, replicas=[2]) for each in range(50)]
+            answer = await first(
+                m.AlterPartitionReassignmentsRequest(topics=[m.ReassignableTopic(name=topic, partitions=rows)]), 1
+            )
+            assert {row.error_code for row in answer.responses[0].partitions} == {0}
+            for wire in (first, second):
+                await until(lambda wire=wire, topic=topic: leaders(wire, topic), lambda found: set(found) == {2})
+        assert await agree([first, second]) == {2}
+        moving = m.ListPartitionReassignmentsRequest(topics=None)
+        await until(lambda: first(moving, 0), lambda found: not found.topics)
+
+
+def test_partitions_are_those_of_kafka() -> None:
+    """By Java's `String.hashCode()`, here as Java itself tells it."""
+    for key, code in (
+        ("", 0), ("hello", 99_162_322), ("group-1", 293_427_299), ("polygenelubricants", -(1 << 31)),
+        ("é𝄞 gruppe", 361_695_208), ("x" * 5000, 1_328_282_624),
+    ):  # fmt: skip
+        kept_in = 0 if code == -(1 << 31) else abs(code)  # Java has no absolute value of the least number
+        assert partition_for(key, 1 << 31) == kept_in
+        assert partition_for(key, 50) == kept_in % 50
+
+
+async def test_the_first_gateway_decides_how_many_there_are(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Else two would take themselves for the coordinator of one group."""
+    config = {"offsets.topic.num.partitions": 3}
+    async with open_store(url) as store, joined(store, 1, config=config) as (_, first):
+        async with joined(store, 2) as (_, second):
+            assert "offsets.topic.num.partitions=50 does not hold" in caplog.text
+            for wire in (first, second):
+                assert len((await described(wire, OFFSETS)).partitions) == 3
+        found = (await store.manager.get([INTERNAL_TOPICS]))[INTERNAL_TOPICS]
+        await store.manager.commit({INTERNAL_TOPICS: found.value[:-1] + b"?"}, {INTERNAL_TOPICS: found.version})
+        async with joined(store, 3, config=config) as (_, third):
+            assert "is damaged, and written anew" in caplog.text
+            assert len((await described(third, OFFSETS)).partitions) == 3
+
+
 async def test_nobody_writes_to_them() -> None:
     async with running() as (_, wire):
         for version in (3, 9):
@@ -113,12 +181,6 @@ async def test_nobody_changes_them() -> None:
             assert await wire.grow(OFFSETS, 60, validate_only=dry) == INVALID
         assert await wire.alter(2, OFFSETS, ("retention.ms", 0, "5")) == INVALID
         assert await wire.alter_all(2, STATE, {"retention.ms": "5"}) == INVALID
-        move = m.ReassignablePartition(partition_index=0, replicas=[1])
-        answer = await wire(
-            m.AlterPartitionReassignmentsRequest(topics=[m.ReassignableTopic(name=OFFSETS, partitions=[move])]), 1
-        )
-        (moved,) = answer.responses[0].partitions
-        assert (moved.error_code, "internal" in moved.error_message) == (INVALID, True)
         assert len((await described(wire, OFFSETS)).partitions) == 50
 
 
@@ -175,13 +237,16 @@ async def test_they_are_read_as_empty_logs() -> None:
                 m.OffsetForLeaderTopic(
                     topic=OFFSETS,
                     partitions=[
-                        m.OffsetForLeaderPartition(partition=3, leader_epoch=each) for each in (epoch, epoch - 1)
+                        m.OffsetForLeaderPartition(partition=3, leader_epoch=each)
+                        for each in (epoch, epoch - 1, epoch + 1)
                     ],
                 )
             ]
         )
         rows = (await wire(ends, 4)).topics[0].partitions
-        assert [(row.error_code, row.leader_epoch, row.end_offset) for row in rows] == [(0, epoch, 0), (0, -1, -1)]
+        assert [(row.error_code, row.leader_epoch, row.end_offset) for row in rows] == [
+            (0, epoch, 0), (0, epoch - 1, 0), (0, -1, -1),
+        ]  # fmt: skip
         who = m.DescribeProducersRequestTopicRequest(name=OFFSETS, partition_indexes=[3])
         (row,) = (await wire(m.DescribeProducersRequest(topics=[who]), 0)).topics[0].partitions
         assert (row.error_code, row.active_producers) == (0, [])
@@ -272,7 +337,7 @@ async def test_one_that_an_earlier_release_has_made_hides_it_until_it_is_deleted
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as before:
-        before.setattr(assembly, "internal_topics", lambda *_: [])
+        before.setattr(assembly, "internal_records", lambda *_: [])
         async with running(url) as (_, wire):
             created = await wire.create(OFFSETS, 2)
             assert (await wire.produce(OFFSETS, batch_of(b"old"))).error_code == 0

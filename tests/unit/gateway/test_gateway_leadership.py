@@ -12,6 +12,7 @@ from kclient.errors import ErrorCode
 from kclient.gateway import gateway as gateway_module
 from kclient.gateway import opening, slow_reads
 from kclient.gateway.contexts import Advertised
+from kclient.gateway.coordination import CoordinatorType
 from kclient.gateway.identity import Identity
 from kclient.gateway.leadership import GatewayNode, Leader
 from kclient.gateway.rows.keys import OFFSETS
@@ -77,13 +78,13 @@ class Half:
         for unit in [unit for unit in self._raised if unit.topic_id == topic_id]:
             del self._raised[unit]
 
-    def coordinator_id(self, key: str) -> int:
-        return self._me if self.coordinates(key) else 3 if key == "nobody's" else OTHER
+    def coordinator_id(self, kind: CoordinatorType, key: str) -> int:
+        return self._me if self.coordinates(kind, key) else 3 if key == "nobody's" else OTHER
 
-    def coordinator_epoch(self, key: str) -> int:
+    def coordinator_epoch(self, kind: CoordinatorType, key: str) -> int:
         return 1
 
-    def coordinates(self, key: str) -> bool:
+    def coordinates(self, kind: CoordinatorType, key: str) -> bool:
         return key.startswith("mine")
 
     @property

@@ -7,11 +7,13 @@ import pytest
 
 from kclient.errors import ErrorCode
 from kclient.gateway import Gateway
-from kclient.gateway.assignment import fingerprint
 from kclient.gateway.assignment.rendezvous import chosen
+from kclient.gateway.coordination import CoordinatorType, partition_for
 from kclient.gateway.membership import lease_looks
 from kclient.gateway.rows.keys import INTENTS, intent_key
 from kclient.gateway.rows.topics import IntentRow
+from kclient.gateway.topics.names import CONSUMER_OFFSETS
+from kclient.gateway.unit import Unit
 from kclient.htp import open_store
 from kclient.protocol import messages as m
 from tests.all_rows import scan_all
@@ -21,11 +23,11 @@ from tests.unit.gateway_cluster.two_gateways import until
 
 pytestmark = pytest.mark.anyio
 
-GROUPS = [f"g{number}" for number in range(12)]
+GROUPS = [f"g{number}" for number in range(20)]
 
 
 def coordinators_of(gateway: Gateway) -> dict[str, int]:
-    return {group: gateway.parts.leadership.coordinator_id(group) for group in GROUPS}
+    return {group: gateway.parts.leadership.coordinator_id(CoordinatorType.GROUP, group) for group in GROUPS}
 
 
 async def member_of(wire: Wire, group: str) -> str:
@@ -82,7 +84,7 @@ async def test_members_and_offsets_stay_where_groups_move(url: str) -> None:
                 assert there == {group for group, coordinator in now.items() if coordinator == node_id}
             for number, group in enumerate(GROUPS):
                 name = f"{group}-offsets"
-                right = {1: wire, 2: other}[first.parts.leadership.coordinator_id(name)]
+                right = {1: wire, 2: other}[first.parts.leadership.coordinator_id(CoordinatorType.GROUP, name)]
                 assert await right.committed(name, "t") == number
                 assert await right.commit(name, "t", number + 100) == 0
         await until(lambda: len(first.parts.generations.current.newest.members) == 1)
@@ -95,13 +97,14 @@ async def test_members_and_offsets_stay_where_groups_move(url: str) -> None:
 @pytest.mark.slow
 async def test_commits_of_groups_that_stay_meet_other_generations(url: str) -> None:
     """They are made all the same; of one that goes, the coordinator has to be looked for."""
-    staying = [
-        group
-        for group in (f"g{number}" for number in range(40))
-        if all(chosen(fingerprint(b"group/" + group.encode()), [1, other]) == 1 for other in (2, 3))
-    ]
     async with open_store(url) as store, joined(store, 1) as (first, wire):
         await wire.create("t")
+        offsets = first.parts.topics.internal(CONSUMER_OFFSETS)
+        assert offsets is not None
+        units = {f"g{number}": Unit(offsets.topic_id, partition_for(f"g{number}", 50)) for number in range(40)}
+        staying = [
+            group for group, unit in units.items() if all(chosen(unit.fingerprint, [1, other]) == 1 for other in (2, 3))
+        ]
         going_on = True
 
         async def commit(group: str) -> None:

@@ -131,7 +131,7 @@ class Harness:
         identity = Identity(1, "cluster", self.lease.current.epoch, "run")
         generations = alone(self.manager)
         epochs = UnitEpochs(self.manager, self.lease, generations)
-        leadership = AssignedLeadership(identity, None, generations, epochs, Members(1))
+        leadership = AssignedLeadership(identity, None, generations, epochs, Members(1), {})
         topics = cast("TopicTable", self.topics)
         self.groups = GroupCoordinator(
             topics,

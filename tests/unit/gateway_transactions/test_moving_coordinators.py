@@ -13,6 +13,7 @@ import pytest
 
 from kclient.errors import ErrorCode as E
 from kclient.gateway import Gateway
+from kclient.gateway.coordination import CoordinatorType
 from kclient.htp import open_store
 from kclient.protocol import messages as m
 from tests.gateway_wire import Wire, names
@@ -36,9 +37,9 @@ class Cluster:
     def __init__(self) -> None:
         self.gateways: list[tuple[Gateway, Wire]] = []
 
-    def coordinator(self, name: str) -> Wire:
+    def coordinator(self, name: str, kind: CoordinatorType = CoordinatorType.TRANSACTION) -> Wire:
         for gateway, wire in self.gateways:
-            if gateway.parts.leadership.coordinates(name):
+            if gateway.parts.leadership.coordinates(kind, name):
                 return wire
         return self.gateways[0][1]
 
@@ -75,7 +76,7 @@ class Cluster:
         async def offsets() -> int:
             return await producer.offsets(group, {("t", 0): number})
 
-        assert await self.persist(producer, lambda: self.coordinator(group), offsets) == 0
+        assert await self.persist(producer, lambda: self.coordinator(group, CoordinatorType.GROUP), offsets) == 0
         assert await self.persist(producer, coordinator, lambda: producer.end(commit)) == 0
 
     async def committed(self, producer: ByHand) -> int:
@@ -88,14 +89,14 @@ class Cluster:
             request = m.OffsetFetchRequest(
                 groups=[m.OffsetFetchRequestGroup(group_id=group, topics=[wanted])], require_stable=True
             )
-            (answer,) = (await self.coordinator(group)(request, 8)).groups
+            (answer,) = (await self.coordinator(group, CoordinatorType.GROUP)(request, 8)).groups
             if answer.error_code:
                 return int(answer.error_code)
             (row,) = answer.topics[0].partitions
             found = row.committed_offset
             return int(row.error_code)
 
-        assert await self.persist(producer, lambda: self.coordinator(group), ask) == 0
+        assert await self.persist(producer, lambda: self.coordinator(group, CoordinatorType.GROUP), ask) == 0
         return found
 
     @staticmethod
@@ -119,7 +120,10 @@ async def test_transactions_go_on_while_gateways_come_and_go(grace: float) -> No
         with anyio.fail_after(20):
             while any(gateway.parts.topics.get("t") is None for gateway, _ in cluster.gateways):
                 await anyio.sleep(0.01)
-        producers = [ByHand(cluster.gateways[0][1], f"x{number}") for number in range(6)]
+        at: dict[int, list[str]] = {}
+        for name in map("x{}".format, range(100)):
+            at.setdefault(id(cluster.coordinator(name)), []).append(name)
+        producers = [ByHand(cluster.gateways[0][1], name) for names_of in at.values() for name in names_of[:3]]
         for producer in producers:
             name = producer.name
             assert await cluster.persist(producer, lambda name=name: cluster.coordinator(name), producer.init) == 0  # type: ignore[misc]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from kclient.errors import CoordinatorNotAvailableError
 from kclient.errors import ErrorCode as E
 from kclient.gateway import Gateway
 from kclient.gateway.contexts import IN_PROCESS
+from kclient.gateway.coordination import CoordinatorType
 from kclient.gateway.groups import transactional
 from kclient.gateway.handlers import transactions as handlers
 from kclient.gateway.local import local_address
@@ -68,8 +69,12 @@ def led_by(served: Served) -> list[int]:
 
 
 def coordinated_by(served: Served) -> str:
+    return next(_coordinated(served, CoordinatorType.TRANSACTION, "x"))
+
+
+def _coordinated(served: Served, kind: CoordinatorType, name: str) -> Iterator[str]:
     leadership = served[0].parts.leadership
-    return next(name for name in (f"x{number}" for number in itertools.count()) if leadership.coordinates(name))
+    return (each for each in (f"{name}{number}" for number in itertools.count()) if leadership.coordinates(kind, each))
 
 
 async def transact(
@@ -124,8 +129,7 @@ async def test_a_partition_that_is_not_in_the_transaction_is_refused() -> None:
 
 
 def group_of(served: Served) -> str:
-    leadership = served[0].parts.leadership
-    return next(name for name in (f"group {number}" for number in itertools.count()) if leadership.coordinates(name))
+    return next(_coordinated(served, CoordinatorType.GROUP, "group "))
 
 
 async def test_the_gateway_of_a_group_has_another_add_it_and_is_told_the_outcome(
@@ -141,7 +145,7 @@ async def test_the_gateway_of_a_group_has_another_add_it_and_is_told_the_outcome
         zombie = ByHand(other[1], producer.name, producer_id=producer.producer_id, epoch=producer.epoch - 1)
         assert await zombie.offsets(group, {("t", 0): 3}) == E.INVALID_PRODUCER_EPOCH
         stranger = ByHand(other[1], coordinated_by(one) + "?", producer_id=1, epoch=0)
-        while other[0].parts.leadership.coordinates(stranger.name):
+        while other[0].parts.leadership.coordinates(CoordinatorType.TRANSACTION, stranger.name):
             stranger.name += "?"
         assert await stranger.offsets(group, {("t", 0): 3}) == E.INVALID_PRODUCER_ID_MAPPING
         producer.wire = one[1]
@@ -269,9 +273,8 @@ async def test_one_transaction_that_hangs_holds_up_no_other(monkeypatch: pytest.
     monkeypatch.setattr(TransactionCoordinator, "verify", verify)
     monkeypatch.setattr(handlers, "_PATIENCE_S", 0.05)
     async with open_store(f"memory:{next(names)}") as store, two(store) as (one, other):
-        leadership = one[0].parts.leadership
-        mine = [name for name in (f"x{number}" for number in range(100)) if leadership.coordinates(name)]
-        slow, *quick = (ByHand(one[1], name) for name in mine[:10])
+        mine = itertools.islice(_coordinated(one, CoordinatorType.TRANSACTION, "x"), 10)
+        slow, *quick = (ByHand(one[1], name) for name in mine)
         for producer in (slow, *quick):
             await producer.init()
             producer.wire = other[1]
