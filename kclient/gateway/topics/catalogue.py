@@ -560,6 +560,9 @@ class TopicCatalogue:
     async def _alter(
         self, name: str, change: Callable[[Mapping[str, str]], Mapping[str, str]], *, validate_only: bool
     ) -> None:
+        internal = self._topics.internal(name)
+        if internal is not None and change(internal.overrides) == internal.overrides:
+            return  # kafka-reassign-partitions takes settings back that nobody has made
         record = self._require(name)
         changed = replace(record, overrides=dict(change(record.overrides)))
         added = {name: value for name, value in changed.overrides.items() if record.overrides.get(name) != value}

@@ -180,6 +180,10 @@ async def test_nobody_changes_them() -> None:
         for dry in (False, True):
             assert await wire.grow(OFFSETS, 60, validate_only=dry) == INVALID
         assert await wire.alter(2, OFFSETS, ("retention.ms", 0, "5")) == INVALID
+        assert await wire.alter(2, OFFSETS, ("cleanup.policy", 1, None)) == INVALID
+        assert await wire.alter(2, OFFSETS, ("leader.replication.throttled.replicas", 1, None)) == 0, (
+            "nothing is changed"
+        )
         assert await wire.alter_all(2, STATE, {"retention.ms": "5"}) == INVALID
         assert len((await described(wire, OFFSETS)).partitions) == 50
 
