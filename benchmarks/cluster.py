@@ -1,7 +1,8 @@
-"""Several gateways on one directory: hand-over, take-over, two against one, new topics, very many partitions.
+"""Several gateways on one directory: hand-over, take-over, two against one, new topics, very many partitions, changes.
 
-`python -m benchmarks.cluster [TIMES [TOPICS [PARTITIONS]]]`: so many hand-overs and take-overs (50), so many topics
-that are created at three gateways (1,000), so many partitions over three (30,000).
+`python -m benchmarks.cluster [TIMES [TOPICS [PARTITIONS [CHANGES]]]]`: so many hand-overs and take-overs (50), so many
+topics that are created at three gateways (1,000), so many partitions over three (30,000), so many topics that are
+created, changed, grown and deleted at one of three while the others are asked (200).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+import anyio
 import psutil
 from rich.progress import track
 from rich.table import Table
@@ -23,6 +25,7 @@ from rich.table import Table
 from benchmarks.harness import alternating, console, machine, number, report
 from kclient.sync import Admin, Producer
 from kclient.types import TopicPartition
+from tests.change_delays import measure
 from tests.gateway_process import GatewayProcess
 
 PARTITIONS: Final = 16
@@ -157,6 +160,20 @@ def creations(topics: int) -> None:
     )
 
 
+def changes(times: int) -> None:
+    """A change is acknowledged at one of three gateways: how long until both others tell of it."""
+    with gateways(3) as some:
+        found = anyio.run(measure, [each.bootstrap for each in some], times)
+    table = Table(title="From a change at one of three gateways until both others tell of it", caption=machine())
+    table.add_column("a topic is")
+    for heading in ("median ms", "99th percentile ms", "worst ms"):
+        table.add_column(heading, justify="right")
+    for what, seconds in found.items():
+        ms = sorted(1000 * each for each in seconds)
+        table.add_row(what, number(statistics.median(ms)), number(ms[max(len(ms) * 99 // 100 - 1, 0)]), number(ms[-1]))
+    console.print(table)
+
+
 def many(partitions: int) -> None:
     """Very many partitions over three gateways: memory, one that is killed, and one that starts again."""
     names = [f"t-{index}" for index in range(partitions // EACH)]
@@ -184,10 +201,11 @@ def _leads(admin: Admin, names: Sequence[str], node_id: int) -> bool:
     return any(i.leader is not None and i.leader.id == node_id for name in names for i in found[name].partitions)
 
 
-def main(times: int = 50, topics: int = 1000, partitions: int = 30_000) -> None:
+def main(times: int = 50, topics: int = 1000, partitions: int = 30_000, changed: int = 200) -> None:
     moves(times)
     two_against_one()
     creations(topics)
+    changes(changed)
     many(partitions)
 
 

@@ -7,6 +7,7 @@ import random
 import re
 import signal
 import sqlite3
+import statistics
 import subprocess
 import sys
 import time
@@ -14,11 +15,13 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+import anyio
 import psutil
 import pytest
 
 from kclient.errors import UnknownTopicOrPartitionError
 from kclient.sync import Admin, Producer
+from tests.change_delays import measure
 from tests.gateway_process import GatewayProcess
 from tests.numbered_load import NumberedLoad, read_numbers
 
@@ -275,6 +278,18 @@ def test_killed_stopped_and_restarted_at_random(tmp_path: Path, pytestconfig: py
                     one.start()
             load.wait_for(4000)
         load.check(read_numbers(servers(found), "t", PARTITIONS))
+
+
+def test_changes_are_seen_by_the_others_soon(tmp_path: Path) -> None:
+    """A topic is created, changed, grown and deleted at one gateway: the others tell their clients of it."""
+    with gateways(tmp_path / "data", 1, 2, 3) as found:
+        for each in found:
+            wait_for_nodes(each.bootstrap, 3)
+        delays = anyio.run(measure, [each.bootstrap for each in found], 12)
+        told = {change: [round(1000 * each) for each in sorted(seconds)] for change, seconds in delays.items()}
+        print(f"milliseconds until the others tell of a change: {told}")
+        for change, seconds in delays.items():
+            assert statistics.median(seconds) < 0.5, (change, told)  # 0.03, where nothing else runs
 
 
 def test_topics_deleted_and_made_again_by_others(tmp_path: Path) -> None:
