@@ -58,7 +58,7 @@ class CheckpointedPartition(Protocol):
 
 
 class PartitionCheckpoints:
-    """Writes those of one partition: after so much was appended or aborted, when the gateway closes, and with each trim.
+    """Writes those of one partition: after so much was appended or aborted, when the gateway closes, with each trim.
 
     Args:
         partition: Of which they are.

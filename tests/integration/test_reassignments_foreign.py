@@ -86,7 +86,7 @@ def test_partitions_stay_where_the_tool_has_moved_them(store: str, tmp_path: Pat
         with Admin(bootstrap_servers=f"{one.bootstrap},{third.bootstrap}") as others:
             until(lambda: 2 not in leaders(others, "t").values())
         assert not verified("--preserve-throttles")  # else it wants to ask the broker that is away
-        with pytest.raises(RuntimeError, match="PREFERRED_LEADER_NOT_AVAILABLE|PreferredLeaderNotAvailable"):
+        with pytest.raises(RuntimeError, match=r"PREFERRED_LEADER_NOT_AVAILABLE|PreferredLeaderNotAvailable"):
             elected()
         again = stack.enter_context(gateway(store, 2))
         with Admin(bootstrap_servers=again.bootstrap) as back:
