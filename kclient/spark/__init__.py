@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any
 from kclient.errors import MissingExtraError
 
 if TYPE_CHECKING:
+    from kclient.spark.lag import LagListener as LagListener
+    from kclient.spark.lag import QueryLag as QueryLag
     from kclient.spark.pipelines import ArchiveError as ArchiveError
     from kclient.spark.pipelines import ArchiveSummary as ArchiveSummary
     from kclient.spark.pipelines import TopicSummary as TopicSummary
@@ -34,6 +36,8 @@ _EXPORTS = {
     "ArchiveSummary": "kclient.spark.pipelines",
     "DataLossError": "kclient.spark.ranges",
     "KclientDataSource": "kclient.spark.source",
+    "LagListener": "kclient.spark.lag",
+    "QueryLag": "kclient.spark.lag",
     "TopicSummary": "kclient.spark.pipelines",
     "archive": "kclient.spark.pipelines",
     "register": "kclient.spark.source",
@@ -44,6 +48,8 @@ __all__ = [
     "ArchiveSummary",
     "DataLossError",
     "KclientDataSource",
+    "LagListener",
+    "QueryLag",
     "TopicSummary",
     "archive",
     "register",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,8 @@ from tests.spark.archives import create, fill, recreate
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
+
+    from kclient.spark import QueryLag
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -121,19 +124,30 @@ def test_a_first_batch_that_fails_is_read_again_as_it_was(make: Callable[..., Qu
         query.run()
 
 
-def test_what_comes_is_read(make: Callable[..., Query], gateway: str, topic: str) -> None:
+def test_what_comes_is_read(spark: SparkSession, make: Callable[..., Query], gateway: str, topic: str) -> None:
     create(gateway, topic)
-    query = make(gateway, subscribe=topic, startingOffsets="earliest")
+    query = make(gateway, subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger="3")
+    from kclient.spark import LagListener
+
+    told: list[QueryLag] = []
+    listener = LagListener(told.append)
+    spark.streams.addListener(listener)
     running = query.start(processingTime="0 seconds")
     try:
         for begin in (0, 5, 10):
             fill(gateway, topic, range(begin, begin + 5))
             running.processAllAvailable()
             assert flat(query.batches) == values(*range(begin + 5))
-        (source,) = running.lastProgress.sources
-        assert source.description
+        end = time.monotonic() + PATIENCE_S
+        while not told or told[-1].total:
+            assert time.monotonic() < end, told
+            time.sleep(0.05)
+        assert max(lag.total for lag in told) >= 2, "five came, and a batch takes three"
+        assert {tp.topic for tp in told[-1].partitions} == {topic}
+        assert told[-1].query_id == str(running.id)
     finally:
         running.stop()
+        spark.streams.removeListener(listener)
 
 
 def test_topics_and_partitions_that_come(make: Callable[..., Query], gateway: str, topic: str) -> None:
