@@ -188,7 +188,7 @@ def _given(options: Mapping[str, str]) -> tuple[OptionReader, dict[str, str]]:
     _check_names(given)
     _check_settings(settings)
     reader = OptionReader(given)
-    settings = {**_group(reader, settings), "bootstrap.servers": _absolute_address(settings["bootstrap.servers"])}
+    settings = {**_group(reader, settings), "bootstrap.servers": shared_address(settings["bootstrap.servers"])}
     check_settings(settings)
     return reader, settings
 
@@ -212,7 +212,7 @@ def _read_options(
     )
 
 
-def _absolute_address(bootstrap: str) -> str:
+def shared_address(bootstrap: str) -> str:
     """`embedded:DIR` with a path that means the same in the workers, whose current folder is another one."""
     scheme, colon, path = bootstrap.partition(":")
     return f"{scheme}:{os.path.realpath(path)}" if colon and scheme == "embedded" else bootstrap
@@ -259,11 +259,20 @@ def _suggestion(name: str, known: Mapping[str, str]) -> str:
 
 
 def _check_settings(settings: Mapping[str, str]) -> None:
-    if not settings.get("bootstrap.servers"):
-        raise ConfigError("the option kafka.bootstrap.servers is missing: the address of the broker, as host:port")
     for name, reason in _REFUSED_SETTINGS.items():
         if name in settings:
             raise ConfigError(f"the option kafka.{name} cannot be set: {reason}")
+    check_address(settings)
+
+
+def check_address(settings: Mapping[str, str]) -> None:
+    """Whether workers can reach the brokers under the address that the settings name.
+
+    Raises:
+        ConfigError: there is no address, or it lives in one process.
+    """
+    if not settings.get("bootstrap.servers"):
+        raise ConfigError("the option kafka.bootstrap.servers is missing: the address of the broker, as host:port")
     if settings["bootstrap.servers"].startswith("embedded:"):
         from kclient.inprocess import exists
 
@@ -271,7 +280,7 @@ def _check_settings(settings: Mapping[str, str]) -> None:
             raise ConfigError(f"there is no broker's directory at {settings['bootstrap.servers']}")
     if settings["bootstrap.servers"].startswith("memory:"):
         raise ConfigError(
-            "memory: addresses live in one process, and Spark reads in worker processes; use embedded:DIR or host:port"
+            "memory: addresses live in one process, and Spark works in others; use embedded:DIR or host:port"
         )
 
 

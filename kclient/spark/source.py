@@ -1,4 +1,4 @@
-"""The data source `kclient` for `spark.read.format("kclient")`: Kafka topics as Arrow batches.
+"""The data source `kclient` for `spark.read.format("kclient")` and its relatives: Kafka topics as Arrow batches.
 
 The driver's planning process fixes the ranges (`ranges`); each task reads one range (`reading`) with the public
 blocking consumer and hands whole Arrow batches to Spark, so no record becomes a Python object on the way.
@@ -7,10 +7,17 @@ blocking consumer and hands whole Arrow batches to Spark, so no record becomes a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import pyspark
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
 from pyspark.sql.types import StructType
 
 from kclient.arguments import shown
@@ -20,6 +27,7 @@ from kclient.spark.options import ReadOptions, headers_wanted, parse_read_option
 from kclient.spark.ranges import resolve_ranges, split_ranges
 from kclient.spark.reading import RangePartition, read_partition
 from kclient.spark.schema import check_schema, kafka_schema
+from kclient.spark.write_options import parse_write_options, written_columns
 
 if TYPE_CHECKING:
     import pyarrow
@@ -67,13 +75,40 @@ class KclientDataSource(DataSource):
         check_schema(schema)
         return KclientReader(parse_read_options(self.options), schema)
 
-    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
-        """Not there yet: raises `NotYetSupportedError`."""
-        raise NotYetSupportedError("the data source kclient does not write yet; writing comes in a later release")
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """A batch write, of the columns key, value, headers, topic, partition and timestamp; others are left aside.
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
-        """Not there yet: raises `NotYetSupportedError`."""
-        raise NotYetSupportedError("the data source kclient does not write streams yet; that comes in a later release")
+        Args:
+            schema: Of the rows.
+            overwrite: Whether the mode is `overwrite`, which topics do not have.
+
+        Raises:
+            ConfigError: An option or a column is wrong, unknown or missing, or the mode is overwrite.
+            NotYetSupportedError: PySpark is older than 4.1.
+        """
+        options = parse_write_options(self.options)
+        columns = written_columns(schema, options)
+        if overwrite:
+            raise ConfigError('the mode overwrite is not possible: topics are only appended to; use mode("append")')
+        found: DataSourceWriter = _sink().KclientWriter(options, columns)
+        return found
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """A streaming write, as `writer`, in output mode `append`.
+
+        Raises:
+            ConfigError: An option or a column is wrong, unknown or missing, or the mode is complete.
+            NotYetSupportedError: PySpark is older than 4.1.
+        """
+        options = parse_write_options(self.options)
+        columns = written_columns(schema, options)
+        if overwrite:
+            raise ConfigError(
+                'the output mode complete is not possible: topics are only appended to; use outputMode("append"), or '
+                "foreachBatch with a batch write"
+            )
+        found: DataSourceStreamWriter = _sink().KclientStreamWriter(options, columns)
+        return found
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """A streaming read.
@@ -96,6 +131,17 @@ class KclientDataSource(DataSource):
                 f"streaming reads with kclient need PySpark 4.2 or later, and this is {pyspark.__version__}"
             ) from error
         return KclientStreamReader(options, schema)
+
+
+def _sink() -> Any:
+    """The module that writes, which older PySparks cannot import."""
+    try:
+        from kclient.spark import sink
+    except ImportError as error:
+        raise NotYetSupportedError(
+            f"writing with kclient needs PySpark 4.1 or later, and this is {pyspark.__version__}"
+        ) from error
+    return sink
 
 
 class KclientReader(DataSourceReader):

@@ -156,10 +156,3 @@ def test_a_topic_that_was_deleted_after_planning(spark: SparkSession, gateway: s
     with pytest.raises(Exception, match=rf"{topic}-\d: the topic was deleted and created again"):
         strict.count()
     assert lenient.count() == 0
-
-
-def test_writing_says_that_it_comes_later(spark: SparkSession, gateway: str, topic: str) -> None:
-    frame = spark.range(1).selectExpr("cast(cast(id as string) as binary) as value")
-    writer = frame.write.format("kclient").options(**{"kafka.bootstrap.servers": gateway, "topic": topic})
-    with pytest.raises(Exception, match="does not write yet"):
-        writer.mode("append").save()
