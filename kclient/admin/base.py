@@ -16,6 +16,7 @@ from kclient.cluster.asking import every_answer
 from kclient.concurrency import Supervisor
 from kclient.config import AdminConfig
 from kclient.errors import (
+    BrokerIdNotRegisteredError,
     ErrorCode,
     KafkaError,
     KafkaTimeoutError,
@@ -259,9 +260,22 @@ class AdminBase:
             return await self._ask_any(message, response, timeout=timeout, what=what)
 
         async def ask(trial: Trial) -> M:
-            return await self._exchange(trial, await self._cluster.connection(node_id, trial=trial), message, response)
+            return await self._exchange(trial, await self._at_broker(node_id, trial), message, response)
 
         return await self._retrying(ask, timeout, what)
+
+    async def _at_broker(self, node_id: int, trial: Trial) -> Connection:
+        """A connection to a broker that the caller has named.
+
+        Raises:
+            BrokerIdNotRegisteredError: there is none of this id, nor was there when it was asked anew.
+        """
+        if node_id not in self._cluster.snapshot.nodes:
+            known = (await self._cluster.refresh()).nodes
+            if node_id not in known:
+                ids = ", ".join(map(str, sorted(known))) or "none"
+                raise BrokerIdNotRegisteredError(f"No broker of the cluster has the id {node_id} now; it has: {ids}")
+        return await self._cluster.connection(node_id, trial=trial)
 
     async def _at_coordinator(
         self,

@@ -38,6 +38,7 @@ class ConfigOperations(AdminBase):
 
         Raises:
             UnknownTopicOrPartitionError: there is no such topic.
+            BrokerIdNotRegisteredError: there is no such broker.
             PartialFailureError: several resources could not be described.
             TypeError: these are not `ConfigResource`s.
         """
@@ -85,6 +86,7 @@ class ConfigOperations(AdminBase):
 
         Raises:
             InvalidConfigurationError: a name or value was refused.
+            BrokerIdNotRegisteredError: there is no such broker.
             PartialFailureError: the changes of several resources were refused; the others were made.
             TypeError: these are not changes by `ConfigResource`.
         """
@@ -127,7 +129,7 @@ class ConfigOperations(AdminBase):
                     trial, lambda _: request, IncrementalAlterConfigsResponse, timeout
                 )
             else:
-                connection = await self._cluster.connection(node_id, trial=trial)
+                connection = await self._at_broker(node_id, trial)
                 response = await self._exchange(trial, connection, request, IncrementalAlterConfigsResponse)
             outcomes: dict[ConfigResource, Outcome] = {}
             for result in response.responses:

@@ -43,6 +43,7 @@ class FeatureOperations(AdminBase):
             The levels in use and those that the broker supports; brokers before Kafka 2.7 know none.
 
         Raises:
+            BrokerIdNotRegisteredError: there is no broker of this id.
             TypeError: the broker's id is no number.
         """
         node_id = None if broker_id is None else as_broker_id(broker_id)

@@ -174,6 +174,7 @@ class TransactionOperations(TopicOperations):
         Raises:
             UnknownTopicOrPartitionError: there is no such partition.
             NotLeaderOrFollowerError: the broker that was named does not have it.
+            BrokerIdNotRegisteredError: there is no broker of this id.
             PartialFailureError: several partitions failed.
             TypeError: these are not partitions.
         """
@@ -217,7 +218,7 @@ class TransactionOperations(TopicOperations):
         node_id = as_broker_id(broker_id)
 
         async def ask_one(trial: Trial) -> dict[TopicPartition, tuple[int, tuple[ActiveProducer, ...]]]:
-            return await ask(trial, await self._cluster.connection(node_id, trial=trial), wanted)
+            return await ask(trial, await self._at_broker(node_id, trial), wanted)
 
         told = await self._retrying(ask_one, timeout, what)
         failures = {str(tp): failure(code, str(tp)) for tp, (code, _) in told.items()}

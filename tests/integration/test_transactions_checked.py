@@ -15,6 +15,7 @@ from tests.conftest import require_java
 from tests.cutting_proxy import CuttingProxy
 from tests.gateway_process import GatewayProcess
 from tests.kafka_artifacts import KAFKA_4
+from tests.kafka_cluster import NODES, ONE_CLUSTER, KafkaCluster
 from tests.kafka_server import KafkaServer, ServerListener
 from tests.transaction_run import BROKER_SETTINGS, PAUSE_S, JavaClient, Part, TransactionRun
 
@@ -108,8 +109,15 @@ class Trouble:
             await anyio.sleep(self._run.chance.random())
 
     async def each(self, times: int) -> None:
-        """All of these, in some order, so many times."""
-        happenings: list[Callable[[], Awaitable[None]]] = [self.kill, self.pause, self.cut] * times
+        """All of these, in some order, so many times.
+
+        Kafka is not killed where it is alone: 4.3.1, started again, completes what was open before it knows of its
+        topics, and so without ends in their logs. What is committed next in them has the aborted records with it.
+        """
+        happenings: list[Callable[[], Awaitable[None]]] = [self.pause, self.cut]
+        if isinstance(self._broker, OneGateway):
+            happenings.append(self.kill)
+        happenings *= times
         self._run.chance.shuffle(happenings)
         for happen in happenings:
             await happen()
@@ -155,3 +163,25 @@ async def test_a_long_run(
         await run.play(partial(Trouble(run, broker, proxy).each, times), cuts=proxy.cuts)
     print(dict(run.counts))
     assert all(run.counts[f"{client} committed"] > 10 for client in CLIENTS)
+
+
+@ONE_CLUSTER
+@pytest.mark.long
+@pytest.mark.kafka
+@pytest.mark.timeout(1800)
+async def test_three_brokers(cluster: KafkaCluster, java: JavaClient, tmp_path: Path, topic: str) -> None:
+    """One after the other is killed."""
+    run = TransactionRun(cluster.bootstrap, topic, tmp_path, FEW, seeded(), java, replicas=3)
+
+    async def kill() -> None:
+        for node in NODES:
+            await anyio.to_thread.run_sync(partial(cluster.servers[node].stop, kill=True))
+            await run.until_committed(2)
+            await anyio.to_thread.run_sync(cluster.heal)
+            await run.until_committed(2)
+
+    try:
+        await run.play(kill)
+    finally:
+        await anyio.to_thread.run_sync(cluster.heal)
+    assert all(run.counts[f"{client} committed"] > 10 for client in CLIENTS), run.counts
