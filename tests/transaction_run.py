@@ -330,8 +330,13 @@ class _Told:
                 (self._history.uncommitted if uncommitted else self._history.polls).append(poll)
 
     def _ended(self, now: int) -> None:
-        """An end of version 1 that was asked for again may decide what comes next: librdkafka knows no KIP-890."""
-        if self._part.client == "confluent" and bisect_left(self._cuts, now) > bisect_left(self._cuts, self._asked):
+        """An end of version 1 that was asked for again may decide what comes next: librdkafka knows no KIP-890.
+
+        It asks again where its connection broke, or nobody answers for `socket.timeout.ms`, which is as long as its
+        transactions may be open.
+        """
+        cut = bisect_left(self._cuts, now) > bisect_left(self._cuts, self._asked)
+        if self._part.client == "confluent" and (cut or now - self._asked > TIMEOUT_MS * 1_000_000 * 0.9):
             self._risk = True
 
 

@@ -222,9 +222,9 @@ class ConfluentReader:
     def poll(self) -> Mapping[TopicPartition, Sequence[tuple[int, bytes]]]:
         found: dict[TopicPartition, list[tuple[int, bytes]]] = {}
         for each in self.consumer.consume(20, 0.5):
-            offset, value = each.offset(), each.value()
-            if each.error() is None and offset is not None and value is not None:
-                found.setdefault(TopicPartition(each.topic(), each.partition()), []).append((offset, bytes(value)))
+            if each.error() is None:
+                tp = TopicPartition(each.topic() or "", each.partition() or 0)
+                found.setdefault(tp, []).append((each.offset() or 0, each.value() or b""))
         return found
 
     def position(self, tp: TopicPartition) -> int:

@@ -121,7 +121,7 @@ class Trouble:
         self._run.chance.shuffle(happenings)
         for happen in happenings:
             await happen()
-            await self._run.until_committed(2)
+            await self._run.until_committed(1)
 
 
 @asynccontextmanager

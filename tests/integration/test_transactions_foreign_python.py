@@ -282,8 +282,9 @@ def test_offsets_are_committed_with_the_records(gateway: str, made: str, produce
                 await producer.send(made, 0, b"%d" % offset)
                 await producer.offsets(made, 1, offset, made)
                 await producer.end(commits)
-                found = await asyncio.to_thread(group.committed, [place])
-                seen.append(found[place].offset)
+                found = (await asyncio.to_thread(group.committed, [place]))[place]
+                assert found is not None
+                seen.append(found.offset)
         await producer.close()
         return seen
 
