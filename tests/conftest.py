@@ -195,6 +195,12 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--trouble-minutes",
+        type=float,
+        default=20.0,
+        help="how long gateways get into trouble under clients of all kinds",
+    )
     parser.addoption("--kills", type=int, default=20, help="how often the test of kill -9 kills the gateway")
     parser.addoption("--mapping", default="domain", help="how topics of the gateway's tests lie in HTP")
     parser.addoption("--one-loop", action="store_true", help="run each test of both event loops on one, half on each")
