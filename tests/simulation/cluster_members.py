@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from random import Random
+from typing import Any, Protocol
 
 import trio
 
@@ -12,12 +16,31 @@ from kclient.protocol import messages as m
 from tests.gateway_wire import Wire
 from tests.simulation.promises import promise
 
-if TYPE_CHECKING:
-    from tests.simulation.cluster_world import World
-
 _SESSION_S = 20.0
+_LEAVES = 0.1
+"""How often a member that has committed leaves then, and joins as another one."""
 _PARTS = 4
 """What the members share among them."""
+
+
+class GroupWorld(Protocol):
+    """Where there are groups."""
+
+    dice: Random
+    working: bool
+    counts: Counter[str]
+
+    def connected(self, number: int | None = None) -> AbstractAsyncContextManager[Wire | None]:
+        """A connection to a gateway, any if it is not told which; None if there is none."""
+        ...
+
+    async def coordinator(self, group: str) -> int | None:
+        """Who coordinates a group, if that can be told."""
+        ...
+
+    async def answer(self, ask: Callable[[], Awaitable[Any]]) -> Any:
+        """What a gateway answers; None if it does not."""
+        ...
 
 
 class GroupLives:
@@ -32,7 +55,7 @@ class GroupLives:
         members: How many.
     """
 
-    def __init__(self, world: World, group: str, members: int) -> None:
+    def __init__(self, world: GroupWorld, group: str, members: int) -> None:
         self._world = world
         self._dice = world.dice
         self.group = group
@@ -58,6 +81,10 @@ class GroupLives:
                     code = None if generation < 0 else await self._work(wire, member, generation)
                     if code == 0:
                         await trio.sleep(1 + self._dice.random() * 4)
+                        if self._dice.random() < _LEAVES:
+                            await self._leave(wire, member)
+                            member, generation = "", -1
+                            await trio.sleep(self._dice.random() * 4)
                         continue
                     if code in (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION):
                         generation = -1
@@ -79,8 +106,11 @@ class GroupLives:
         if joined is None or joined.error_code:
             lost = joined is not None and joined.error_code == ErrorCode.UNKNOWN_MEMBER_ID
             return "" if lost else member, -1
-        member, generation = joined.member_id, joined.generation_id
-        promise(generation > least, f"{self.group}: {member} was given generation {generation} after {least}")
+        known, member, generation = member, joined.member_id, joined.generation_id
+        # who is in one, and joins again, may be told that it still lasts
+        promise(
+            generation >= least + (not known), f"{self.group}: {member} was given generation {generation} after {least}"
+        )
         ids = sorted(each.member_id for each in joined.members)  # empty but for the leader
         shares = [
             m.SyncGroupRequestAssignment(member_id=each, assignment=bytes(range(number, _PARTS, len(ids))))
@@ -94,6 +124,12 @@ class GroupLives:
             return member, -1
         self._got(member, generation, frozenset(synced.assignment))
         return member, generation
+
+    async def _leave(self, wire: Wire, member: str) -> None:
+        """Leave; where that is not heard, its session ends some time."""
+        request = m.LeaveGroupRequest(group_id=self.group, members=[m.LeaveGroupRequestMember(member_id=member)])
+        if await self._world.answer(partial(wire, request, 4)) is not None:
+            self._world.counts["left the group"] += 1
 
     def _got(self, member: str, generation: int, part: frozenset[int]) -> None:
         parts = self._parts.setdefault(generation, {})

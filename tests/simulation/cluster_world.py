@@ -26,6 +26,7 @@ import trio
 from kclient.concurrency import first_leaf
 from kclient.gateway import cluster_generations
 from kclient.gateway.assignment import generations
+from kclient.gateway.topics.names import CONSUMER_OFFSETS
 from kclient.htp import StorageFullError
 from kclient.htp.memory import reset
 from kclient.protocol import messages as m
@@ -187,15 +188,19 @@ class World:
         """Have partitions move by hand: one to a gateway, or all that it leads to others."""
         others = [each for each in sorted(self.nodes) if each != node.number]
         moves: dict[int, int] = {}
+        coordinators: dict[int, int] = {}
         if all_of_it:
-            for partition in range(PARTITIONS):
-                if await self.leader(partition) == node.number:
+            for partition, leader in enumerate(await self.leaders(TOPIC)):
+                if leader == node.number:
                     moves[partition] = self.dice.choice(others)
+            for partition, leader in enumerate(await self.leaders(CONSUMER_OFFSETS)):
+                if leader == node.number:
+                    coordinators[partition] = others[partition % len(others)]
         else:
             moves[self.dice.randrange(PARTITIONS)] = node.number
         if self.mapping == "virtual":  # they move together
             moves = dict.fromkeys(range(PARTITIONS), next(iter(moves.values()))) if moves else {}
-        if not moves or self.dice.random() < 0.1:
+        if not (moves or coordinators) or self.dice.random() < 0.1:
             request: Any = m.ElectLeadersRequest(election_type=0, topic_partitions=None)
             async with self.connected() as wire:
                 await self.answer(partial(_told, wire, request, 2))
@@ -204,9 +209,11 @@ class World:
             timeout_ms=10_000,
             topics=[
                 m.ReassignableTopic(
-                    name=TOPIC,
-                    partitions=[m.ReassignablePartition(partition_index=p, replicas=[to]) for p, to in moves.items()],
+                    name=name,
+                    partitions=[m.ReassignablePartition(partition_index=p, replicas=[to]) for p, to in rows.items()],
                 )
+                for name, rows in ((TOPIC, moves), (CONSUMER_OFFSETS, coordinators))
+                if rows
             ],
         )
         async with self.connected() as wire:
@@ -214,6 +221,7 @@ class World:
         if answer is None or answer.error_code or any(r.error_code for t in answer.responses for r in t.partitions):
             return
         self.counts["told to move"] += 1
+        self.counts["groups drained"] += bool(coordinators)
         told = trio.current_time()
         with trio.move_on_after(_MOVED_S):
             while any(to in self.nodes and self.nodes[to].leads(TOPIC, p) is False for p, to in moves.items()):
@@ -246,14 +254,16 @@ class World:
         """What a gateway answers; None if it does not."""
         return await answer_of(ask, _PATIENCE_S)
 
+    async def leaders(self, topic: str) -> list[int]:
+        """Who leads each partition of a topic, as any gateway says; nobody, if none does."""
+        async with self.connected() as wire:
+            answer = None if wire is None else await self.answer(partial(wire.metadata, topic))
+        return [] if answer is None or not answer.topics else [row.leader_id for row in answer.topics[0].partitions]
+
     async def leader(self, partition: int) -> int | None:
         """Who leads, as any gateway says."""
-        async with self.connected() as wire:
-            answer = None if wire is None else await self.answer(partial(wire.metadata, TOPIC))
-        if answer is None or not answer.topics or len(answer.topics[0].partitions) <= partition:
-            return None
-        row = answer.topics[0].partitions[partition]
-        return int(row.leader_id)
+        found = await self.leaders(TOPIC)
+        return found[partition] if partition < len(found) else None
 
     async def produce(self, name: str, partition: int) -> None:
         """Produce one batch after the other, each again until it is acknowledged."""
@@ -265,6 +275,7 @@ class World:
                     if producer_id < 0:
                         producer_id = await self.answer(wire.producer_id) or -1
                         if producer_id < 0:
+                            await trio.sleep(0.1)
                             break
                     if not values:
                         values = [f"{name}-{number + each}".encode() for each in range(self.dice.randint(1, 3))]

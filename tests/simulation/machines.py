@@ -14,7 +14,22 @@ from unittest import mock
 
 import trio
 
+from kclient.net.streams import MemoryStream
+
 _HERE: Final[ContextVar[Machine | None]] = ContextVar("machine", default=None)
+
+
+class FarEnd:
+    """The end of a connection that has accepted it: what comes is dealt with by tasks of its own machine.
+
+    A `MemoryStream` tells its channel at once, in the task that sends.
+    """
+
+    def __init__(self, stream: MemoryStream) -> None:
+        self.peer = stream.peer
+        self.receive = stream.receive
+        self.send = stream.send
+        self.aclose = stream.aclose
 
 
 class Machine:

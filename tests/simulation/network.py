@@ -23,7 +23,7 @@ from kclient.net.server import Server
 from kclient.net.streams import MemoryStream, memory_pair
 from kclient.protocol import ApiKey
 from kclient.types import Buffer
-from tests.simulation.machines import Machine, current
+from tests.simulation.machines import FarEnd, Machine, current
 from tests.simulation.promises import Killed
 
 _LATE_S = (0.1, 3.0, 20.0)
@@ -111,19 +111,6 @@ class Line:
     async def aclose(self) -> None:
         if not self._broken:
             self.cut()
-
-
-class FarEnd:
-    """The end of a connection that has accepted it: what comes is dealt with by tasks of its own machine.
-
-    A `MemoryStream` tells its channel at once, in the task that sends.
-    """
-
-    def __init__(self, stream: MemoryStream) -> None:
-        self.peer = stream.peer
-        self.receive = stream.receive
-        self.send = stream.send
-        self.aclose = stream.aclose
 
 
 def _count(data: bytes, api: ApiKey) -> int:

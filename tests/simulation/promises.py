@@ -11,7 +11,10 @@ import trio
 
 from kclient.errors import KafkaError
 from kclient.gateway import Gateway
-from tests.gateway_wire import Wire, connect
+from kclient.net.address import Address
+from kclient.net.streams import memory_pair
+from tests.gateway_wire import Wire
+from tests.simulation.machines import FarEnd
 
 
 class Violated(AssertionError):
@@ -30,8 +33,10 @@ def promise(kept: bool, what: object) -> None:
 
 @asynccontextmanager
 async def connection(gateway: Gateway) -> AsyncIterator[Wire]:
-    """A connection, which may break."""
-    wire = connect(gateway)
+    """A connection, which may break. What comes is dealt with by the machine on which this is called."""
+    client, server = memory_pair("gateway", "client")
+    gateway.connect_stream(FarEnd(server), advertise=Address("test", 0))
+    wire = Wire(client)
     try:
         yield wire
     finally:

@@ -28,9 +28,17 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 @pytest.mark.slow
 def test_gateways_come_and_go() -> None:
     counts: Counter[str] = Counter()
-    for seed in range(12):
+    for seed in range(4, 16):
         counts += live(seed).counts
-    for what in (*EVENTS, "joined", "told to move", "committed", "joined the group"):
+    for what in (
+        *EVENTS,
+        "joined",
+        "told to move",
+        "groups drained",
+        "committed",
+        "joined the group",
+        "left the group",
+    ):
         assert counts[what], (what, counts)
     for what in ("made", "grown", "deleted", "used"):
         assert counts[what], (what, counts)

@@ -33,6 +33,8 @@ def test_stores_that_are_taken_over(mapping: str) -> None:
         counts += live(seed, mapping).counts
     for what in ("closed", "killed", "cut off", "stopped", "clock", "failed", "LOST", "UNANSWERED", "LATE"):
         assert counts[what], counts
+    assert counts["committed"] > 50, counts
+    assert counts["joined the group"] > counts["left the group"] > 0, counts
     assert counts["acknowledged"] > 300, counts
 
 

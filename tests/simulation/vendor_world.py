@@ -2,7 +2,8 @@
 
 Two gateways, of which one leads at a time: it is closed, it crashes, it is stopped until another one leads and goes on
 then, or it is cut off from the name server and goes on until its lease ends, with what it has sent on its way; at times
-its wall clock jumps. Producers send to whichever they find, consumers read meanwhile.
+its wall clock jumps. Producers send to whichever they find, consumers read meanwhile, and a group has members that
+join, share out and commit.
 Nobody is told of an end before what was acknowledged. Afterwards the whole is read: nothing acknowledged is lost,
 nothing is stored twice, all is in order, and what somebody has read is there.
 """
@@ -24,8 +25,10 @@ from kclient.gateway import Gateway
 from kclient.htp import HtpError
 from kclient.htp.testing import SendFate, SimulatedOptions, SimulatedStore, open_simulated, reset
 from kclient.memory_ledger import process_memory
+from kclient.protocol import messages as m
 from kclient.records import decode_records
 from tests.gateway_wire import Wire, batch_of, connect, produce_request
+from tests.simulation.cluster_members import GroupLives
 from tests.simulation.inline_threads import START_S, Loop, run
 from tests.simulation.machines import Machine
 from tests.simulation.promises import Killed, answer_of, check_sequence, check_stored, connection, promise
@@ -81,6 +84,11 @@ class World:
         self.working = True
         self.counts: Counter[str] = Counter()
         """What has happened: a world in which nothing does complains of nothing."""
+        self.groups = [GroupLives(self, "members", 2)]
+        self.committed: dict[str, int] = {}
+        """The last offset of each group whose commit was acknowledged."""
+        self.tried: dict[str, int] = {}
+        """The last one that was sent."""
 
     # Gateways
 
@@ -158,8 +166,8 @@ class World:
     # Clients
 
     @asynccontextmanager
-    async def connected(self) -> AsyncIterator[Wire | None]:
-        """A connection to a gateway, for as long as it lasts; None if there is none now."""
+    async def connected(self, _number: int | None = None) -> AsyncIterator[Wire | None]:
+        """A connection to any gateway, for as long as it lasts; None if there is none now."""
         found = [node for node in self.nodes if node.gateway.failure is None]
         if not found:
             await trio.sleep(0.2)
@@ -188,6 +196,7 @@ class World:
                     if idempotent and producer_id < 0:
                         producer_id = await self.answer(wire.producer_id) or -1
                         if producer_id < 0:
+                            await trio.sleep(0.1)
                             break
                     if not values:
                         values = [f"{name}-{number + each}".encode() for each in range(self.dice.randint(1, 3))]
@@ -247,6 +256,40 @@ class World:
             promise(before == record.value, f"offset {record.offset} was {before!r}, and is {record.value!r}")
             self.counts["read"] += 1
 
+    async def coordinator(self, _group: str) -> int | None:
+        """Whoever leads does; which one that is, clients have to find out."""
+        return None
+
+    async def commit(self, group: str) -> None:
+        """Commit one offset after the other, and look at times what is committed."""
+        number = 0
+        while self.working:
+            async with self.connected() as wire:
+                while wire is not None and self.working:
+                    self.tried[group] = number
+                    code = await self.answer(partial(wire.commit, group, TOPIC, number))
+                    if code is None or code:
+                        await trio.sleep(self.dice.random() * 2)
+                        break
+                    self.committed[group] = number
+                    self.counts["committed"] += 1
+                    number += 1
+                    if self.dice.random() < 0.3:
+                        await self.look_up(wire, group)
+                    await trio.sleep(self.dice.random() * 4)
+
+    async def look_up(self, wire: Wire, group: str) -> bool:
+        """See what is committed, if this gateway tells it."""
+        least = self.committed.get(group, -1)
+        request = m.OffsetFetchRequest(groups=[m.OffsetFetchRequestGroup(group_id=group, topics=None)])
+        found = await self.answer(partial(wire, request, 8))
+        if found is None or found.groups[0].error_code:
+            return False
+        told = max((row.committed_offset for topic in found.groups[0].topics for row in topic.partitions), default=-1)
+        most = self.tried.get(group, -1)
+        promise(least <= told <= most, f"{group}: {told} is committed, and {least} to {most} was")
+        return True
+
     # What was promised
 
     async def check(self) -> None:
@@ -257,6 +300,13 @@ class World:
         for partition in range(PARTITIONS):
             stored = await self._read_all(partition)
             self._check(partition, stored)
+        with trio.fail_after(600):
+            for group in sorted(self.tried):
+                found = False
+                while not found:
+                    async with self.connected() as wire:
+                        found = wire is not None and await self.look_up(wire, group)
+                    await trio.sleep(0.5)
         await self.end(node)
 
     async def _read_all(self, partition: int) -> dict[int, bytes]:
@@ -301,6 +351,9 @@ class World:
                     name = f"{kind}{partition}"
                     nursery.start_soon(partial(self.produce, name, partition, idempotent=kind == "idempotent"))
                 nursery.start_soon(self.consume, partition)
+            for group in self.groups:
+                nursery.start_soon(group.live)
+            nursery.start_soon(self.commit, "g")
 
 
 def live(seed: int, mapping: str, takeovers: int = 4) -> World:
@@ -324,9 +377,11 @@ def live(seed: int, mapping: str, takeovers: int = 4) -> World:
 
 
 if __name__ == "__main__":
+    import logging
     import sys
     import traceback
 
+    logging.disable()
     broken = []
     for tried in range(int(sys.argv[1]), int(sys.argv[2])):
         for mapping in sys.argv[3:] or ["domain", "multilevel"]:
