@@ -185,3 +185,35 @@ async def test_three_brokers(cluster: KafkaCluster, java: JavaClient, tmp_path: 
     finally:
         await anyio.to_thread.run_sync(cluster.heal)
     assert all(run.counts[f"{client} committed"] > 10 for client in CLIENTS), run.counts
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+async def test_three_gateways(java: JavaClient, tmp_path: Path, topic: str, pytestconfig: pytest.Config) -> None:
+    """Over one directory; one after the other is killed, and a producer sleeps meanwhile."""
+    gateways = [
+        GatewayProcess(tmp_path / "data", config={**BROKER_SETTINGS, "node.id": str(node)}) for node in (1, 2, 3)
+    ]
+    chance = seeded()
+
+    async def kill() -> None:
+        for turn in range(max(3, pytestconfig.getoption("kills") // 4)):
+            gateway = gateways[turn % 3]
+            await anyio.to_thread.run_sync(partial(gateway.stop, kill=True))
+            sleeper = chance.choice(run.actors[:3])
+            sleeper.pause()
+            await run.until_committed(2)
+            await anyio.to_thread.run_sync(gateway.start)
+            sleeper.resume()
+            await run.until_committed(2)
+
+    try:
+        for gateway in gateways:
+            await anyio.to_thread.run_sync(gateway.start)
+        bootstrap = ",".join(gateway.bootstrap for gateway in gateways)
+        run = TransactionRun(bootstrap, topic, tmp_path, FEW, chance, java)
+        await run.play(kill)
+    finally:
+        for gateway in gateways:
+            await anyio.to_thread.run_sync(partial(gateway.stop, kill=True))
+    assert all(run.counts[f"{client} committed"] > 10 for client in CLIENTS), run.counts
