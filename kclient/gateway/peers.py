@@ -115,6 +115,19 @@ class TransactionVerifier(Protocol):
         ...
 
 
+class _Turns:
+    """Lets others have their turn amid long work."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    async def next(self) -> None:
+        """One more piece of work follows."""
+        self._count += 1
+        if self._count % _IN_ONE_GO == 0:
+            await anyio.lowlevel.checkpoint()
+
+
 class LocalPeers:
     """This gateway, as if it were the only one.
 
@@ -159,14 +172,13 @@ class LocalPeers:
             patience_s: Seconds for which partitions are waited for to be opened, and then ends to be durable.
         """
         appends: list[dict[PartitionId, Append | int]] = [{} for _ in ends]
-        count = 0
+        turns = _Turns()
         async with anyio.create_task_group() as tasks:
             tasks.cancel_scope.deadline = anyio.current_time() + patience_s
             for end, found in zip(ends, appends, strict=True):
+                await turns.next()
                 for each in end.partitions:
-                    count += 1
-                    if count % _IN_ONE_GO == 0:
-                        await anyio.lowlevel.checkpoint()  # others have their turn
+                    await turns.next()
                     appended = self._append(end, each)
                     if isinstance(appended, Partition):
                         tasks.start_soon(self._append_soon, appended, end, each, found)
@@ -174,12 +186,19 @@ class LocalPeers:
                         found[each] = appended
         with anyio.move_on_after(patience_s):
             for found in appends:
+                await turns.next()
                 for append in found.values():
+                    await turns.next()
                     await _durable(append)
-        return [
-            {each: _outcome(found.get(each, ErrorCode.REQUEST_TIMED_OUT)) for each in end.partitions}
-            for end, found in zip(ends, appends, strict=True)
-        ]
+        outcomes: list[Outcomes] = []
+        for end, found in zip(ends, appends, strict=True):
+            await turns.next()
+            told: dict[PartitionId, int] = {}
+            for each in end.partitions:
+                await turns.next()
+                told[each] = _outcome(found.get(each, ErrorCode.REQUEST_TIMED_OUT))
+            outcomes.append(told)
+        return outcomes
 
     def _append(self, end: EndOfTransaction, wanted: PartitionId) -> Append | Partition | int:
         """Append the end of a transaction to a partition; the partition itself if it has to be opened first."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from heapq import merge
-from itertools import islice
+from itertools import islice, repeat
 from typing import TYPE_CHECKING, Any, Final
 
 from kclient.net.answers import Work
@@ -12,7 +12,7 @@ from kclient.net.answers import Work
 if TYPE_CHECKING:
     from kclient.gateway.handlers.handler import Finish
 
-__all__ = ["FEW", "READ_COMMITTED", "Work", "counted", "sorted_in_steps", "started"]
+__all__ = ["FEW", "READ_COMMITTED", "Work", "counted", "rows_of", "sorted_in_steps", "started"]
 
 READ_COMMITTED: Final = 1
 """The isolation level of a client that wants committed records only."""
@@ -39,6 +39,13 @@ def counted(sizes: Iterable[int], then: Finish) -> Any:
         then: What does the work.
     """
     return started(_counted(iter(sizes), then))
+
+
+def rows_of(arrays: Iterable[Sized], each: int) -> Iterator[int]:
+    """Sizes for `counted`: a row for each element of some arrays, and one for each array, since they may be empty."""
+    for array in arrays:
+        yield each
+        yield from repeat(each, len(array))
 
 
 def _counted(sizes: Iterator[int], then: Finish) -> Work:

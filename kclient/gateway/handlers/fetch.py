@@ -445,7 +445,9 @@ def _wanted(request: FetchRequest) -> Work:
     """The partitions that are wanted, and whether a session may keep them."""
     wanted = []
     kept = True
-    for topic in request.topics:
+    for count, topic in enumerate(request.topics, 1):
+        if count % FEW == 0:  # there may be very many without partitions
+            yield None
         kept = kept and _may_be_there(topic.topic)
         partitions, topic.partitions = topic.partitions, []
         partitions.reverse()
@@ -460,7 +462,9 @@ def _wanted(request: FetchRequest) -> Work:
 
 def _forgotten(request: FetchRequest) -> Work:
     keys = []
-    for topic in request.forgotten_topics_data:
+    for count, topic in enumerate(request.forgotten_topics_data, 1):
+        if count % FEW == 0:
+            yield None
         for number in topic.partitions:
             keys.append(Key(topic.topic, topic.topic_id, number))
             if len(keys) % FEW == 0:

@@ -157,6 +157,9 @@ class OffsetCommitHandler(Handler):
                 missing = ErrorCode(code_of(error))
             answer = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id)
             response.topics.append(answer)
+            count += 1
+            if count % FEW == 0:
+                yield _PER_PARTITION * FEW
             for partition in topic.partitions:
                 count += 1
                 if count % FEW == 0:
@@ -439,6 +442,9 @@ class OffsetDeleteHandler(Handler):
                 missing = ErrorCode(code_of(error))
             answer = OffsetDeleteResponseTopic(name=topic.name)
             response.topics.append(answer)
+            count += 1
+            if count % FEW == 0:
+                yield _PER_PARTITION * FEW
             for partition in topic.partitions:
                 count += 1
                 if count % FEW == 0:

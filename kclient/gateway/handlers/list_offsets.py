@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from itertools import repeat
 from typing import ClassVar, Final, cast
 
 from kclient.concurrency import side_by_side
@@ -18,7 +17,7 @@ from kclient.gateway.contexts import RequestContext
 from kclient.gateway.error_codes import code_of
 from kclient.gateway.handlers._internal import END, InternalPartitions
 from kclient.gateway.handlers._partitions import NamedPartitions
-from kclient.gateway.handlers._work import READ_COMMITTED, counted
+from kclient.gateway.handlers._work import READ_COMMITTED, counted, rows_of
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
 from kclient.gateway.leadership import Leadership
 from kclient.gateway.partition import Partition
@@ -60,9 +59,7 @@ _WITH_LEADER_EPOCH: Final = 4  # ListOffsets tells leader epochs from this versi
 
 
 def _sizes(request: ListOffsetsRequest | OffsetForLeaderEpochRequest | DeleteRecordsRequest) -> Iterator[int]:
-    for topic in request.topics:
-        yield _PER_PARTITION
-        yield from repeat(_PER_PARTITION, len(topic.partitions))
+    return rows_of((topic.partitions for topic in request.topics), _PER_PARTITION)
 
 
 class ListOffsetsHandler(Handler):
@@ -90,6 +87,7 @@ class ListOffsetsHandler(Handler):
         committed = request.isolation_level == READ_COMMITTED
         async with side_by_side(_AT_ONCE) as begin:
             for topic in request.topics:
+                await pace.pause()
                 answer = ListOffsetsTopicResponse(name=topic.name)
                 response.topics.append(answer)
                 for wanted in topic.partitions:
@@ -208,6 +206,7 @@ class OffsetForLeaderEpochHandler(Handler):
         partitions, pace = self._partitions, Pace(context.connection.flow)
         named = ((topic.topic, each.partition) for topic in request.topics for each in topic.partitions)
         for topic in request.topics:
+            await pace.pause()
             answer = OffsetForLeaderTopicResult(topic=topic.topic)
             response.topics.append(answer)
             for wanted in topic.partitions:
@@ -260,6 +259,7 @@ class DeleteRecordsHandler(Handler):
         named = ((topic.name, each.partition_index) for topic in request.topics for each in topic.partitions)
         async with side_by_side(_AT_ONCE) as begin:
             for topic in request.topics:
+                await pace.pause()
                 answer = DeleteRecordsTopicResult(name=topic.name)
                 response.topics.append(answer)
                 for wanted in topic.partitions:

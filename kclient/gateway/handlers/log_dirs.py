@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import chain
 from typing import ClassVar, Final, cast
 
 from kclient.concurrency import side_by_side
@@ -17,7 +18,7 @@ from kclient.errors import KafkaError, LogDirNotFoundError, UnknownTopicOrPartit
 from kclient.gateway.access import Access, AclOperation
 from kclient.gateway.contexts import ConnectionContext, RequestContext
 from kclient.gateway.error_codes import code_of
-from kclient.gateway.handlers._work import counted
+from kclient.gateway.handlers._work import counted, rows_of
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
 from kclient.gateway.partition import Partition
 from kclient.gateway.partitions import PartitionTable
@@ -62,26 +63,29 @@ class DescribeLogDirsHandler(Handler):
     def begin(self, request: DescribeLogDirsRequest, context: RequestContext) -> Begun:
         """Partitions may have to be opened."""
         self._access.check_cluster(context.connection, AclOperation.DESCRIBE)
-        sizes = (_PER_PARTITION for _, indexes in self._asked(request) for _ in indexes)
+        sizes = rows_of((indexes for _, indexes in self._asked(request)), _PER_PARTITION)
         return cast("Begun", counted(sizes, partial(self._finish, request, context.connection)))
 
-    def _asked(self, request: DescribeLogDirsRequest) -> Iterator[tuple[TopicRecord, Iterable[int]]]:
+    def _asked(self, request: DescribeLogDirsRequest) -> Iterator[tuple[TopicRecord | None, Sequence[int]]]:
         if request.topics is None:
             for record in self._topics.all():
                 yield record, range(record.partitions)
             return
         for topic in request.topics:
             named = self._topics.get(topic.topic)
-            if named is not None:
-                yield named, topic.partitions
+            yield named, topic.partitions if named is not None else ()
 
     async def _finish(
         self, request: DescribeLogDirsRequest, client: ConnectionContext
     ) -> DescribeLogDirsResponse | None:
         found = DescribeLogDirsResult(log_dir=self._log_dir)
+        topics: list[DescribeLogDirsTopic] = []
         pace = Pace(client.flow)
         async with side_by_side(_AT_ONCE) as begin:
             for record, indexes in self._asked(request):
+                await pace.pause()
+                if record is None:
+                    continue
                 topic = DescribeLogDirsTopic(name=record.name)
                 for index in indexes:
                     if pace.over:
@@ -91,10 +95,12 @@ class DescribeLogDirsHandler(Handler):
                     led = self._partitions.of(record, index)
                     if led is not None:
                         await begin(self._measure, led, index, topic)
+                topics.append(topic)
+        for topic in topics:
+            await pace.pause()
+            if topic.partitions:
+                topic.partitions.sort(key=lambda row: row.partition_index)
                 found.topics.append(topic)
-        found.topics = [topic for topic in found.topics if topic.partitions]
-        for topic in found.topics:
-            topic.partitions.sort(key=lambda row: row.partition_index)
         return DescribeLogDirsResponse(results=[found])
 
     @staticmethod
@@ -124,7 +130,10 @@ class AlterReplicaLogDirsHandler(Handler):
 
     def begin(self, request: AlterReplicaLogDirsRequest, context: RequestContext) -> Begun:
         """Nothing is moved."""
-        sizes = (_PER_PARTITION for directory in request.dirs for topic in directory.topics for _ in topic.partitions)
+        arrays = chain.from_iterable(
+            ((), *(topic.partitions for topic in directory.topics)) for directory in request.dirs
+        )
+        sizes = rows_of(arrays, _PER_PARTITION)
         return cast("Begun", counted(sizes, partial(self._finish, request, context.connection)))
 
     async def _finish(
@@ -133,7 +142,9 @@ class AlterReplicaLogDirsHandler(Handler):
         response = AlterReplicaLogDirsResponse()
         pace = Pace(client.flow)
         for directory in request.dirs:
+            await pace.pause()
             for topic in directory.topics:
+                await pace.pause()
                 answer = AlterReplicaLogDirTopicResult(topic_name=topic.name)
                 response.results.append(answer)
                 for index in topic.partitions:

@@ -249,6 +249,10 @@ class ProduceHandler(Handler):
         for topic in request.topic_data:
             answer = TopicProduceResponse(name=topic.name, topic_id=topic.topic_id)
             response.responses.append(answer)
+            count += 1  # topics count too: there may be very many without partitions
+            if count > _AT_A_TIME:
+                yield count * (_PER_ROW + min(len(topic.name), _LONGEST_NAME))
+                count = 0
             for data in topic.partition_data:
                 row = PartitionProduceResponse(index=data.index)
                 answer.partition_responses.append(row)

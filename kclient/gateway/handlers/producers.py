@@ -65,9 +65,14 @@ class DescribeProducersHandler(Handler):
         partitions, pace = self._partitions, Pace(context.connection.flow)
         named = ((topic.name, number) for topic in request.topics for number in topic.partition_indexes)
         for topic in request.topics:
+            await pace.pause()
             answer = DescribeProducersResponseTopic(name=topic.name)
             response.topics.append(answer)
             for number in topic.partition_indexes:
+                if pace.over:  # also where nobody produces, and where there is no partition
+                    await pace.pause()
+                    if context.connection.gone:
+                        return None
                 row = DescribeProducersResponsePartition(partition_index=number)
                 answer.partitions.append(row)
                 try:

@@ -25,7 +25,7 @@ from kclient.errors import (
 from kclient.gateway.access import Access, AclOperation
 from kclient.gateway.contexts import ConnectionContext, RequestContext
 from kclient.gateway.error_codes import Role, put_error
-from kclient.gateway.handlers._work import counted
+from kclient.gateway.handlers._work import counted, rows_of
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
 from kclient.gateway.leadership import Leadership
 from kclient.gateway.moves_by_hand import MovesByHand
@@ -80,7 +80,7 @@ class AlterPartitionReassignmentsHandler(Handler):
     def begin(self, request: AlterPartitionReassignmentsRequest, context: RequestContext) -> Begun:
         """Moving waits for the manager."""
         self._access.check_cluster(context.connection, AclOperation.ALTER)
-        sizes = (_PER_PARTITION for topic in request.topics for _ in topic.partitions)
+        sizes = rows_of((topic.partitions for topic in request.topics), _PER_PARTITION)
         return cast("Begun", counted(sizes, partial(self._finish, request, context.connection)))
 
     async def _finish(
@@ -94,6 +94,7 @@ class AlterPartitionReassignmentsHandler(Handler):
         rows: list[ReassignablePartitionResponse] = []
         named: set[tuple[str, int]] = set()
         for topic in request.topics:
+            await pace.pause()
             answer = ReassignableTopicResponse(name=topic.name)
             response.responses.append(answer)
             for partition in topic.partitions:
@@ -159,7 +160,7 @@ class ListPartitionReassignmentsHandler(Handler):
     def begin(self, request: ListPartitionReassignmentsRequest, context: RequestContext) -> Begun:
         """What is handed over is read from the manager."""
         self._access.check_cluster(context.connection, AclOperation.DESCRIBE)
-        sizes = (_PER_PARTITION for topic in request.topics or () for _ in topic.partition_indexes)
+        sizes = rows_of((topic.partition_indexes for topic in request.topics or ()), _PER_PARTITION)
         return cast("Begun", counted(sizes, partial(self._finish, request, context.connection)))
 
     async def _finish(
@@ -169,6 +170,9 @@ class ListPartitionReassignmentsHandler(Handler):
         held_by = await self._releases.unfinished()
         pace = Pace(client.flow)
         for record, indexes in self._asked(request):
+            await pace.pause()
+            if record is None:
+                continue
             topic = OngoingTopicReassignment(name=record.name)
             for index in indexes:
                 await pace.pause()
@@ -189,7 +193,7 @@ class ListPartitionReassignmentsHandler(Handler):
                 response.topics.append(topic)
         return response
 
-    def _asked(self, request: ListPartitionReassignmentsRequest) -> Iterator[tuple[TopicRecord, Iterable[int]]]:
+    def _asked(self, request: ListPartitionReassignmentsRequest) -> Iterator[tuple[TopicRecord | None, Iterable[int]]]:
         named: Iterable[tuple[str, Iterable[int] | None]]
         if request.topics is None:
             named = ((name, None) for name in list(self._topics.told()))
@@ -197,8 +201,10 @@ class ListPartitionReassignmentsHandler(Handler):
             named = ((topic.name, topic.partition_indexes) for topic in request.topics)
         for name, indexes in named:
             record = self._topics.get(name) or self._topics.internal(name)
-            if record is not None:
-                yield record, range(record.partitions) if indexes is None else indexes
+            if record is None or indexes is not None:
+                yield record, indexes or ()
+            else:
+                yield record, range(record.partitions)
 
 
 class ElectLeadersHandler(Handler):
@@ -219,7 +225,7 @@ class ElectLeadersHandler(Handler):
         self._access.check_cluster(context.connection, AclOperation.ALTER)
         if request.election_type not in (_PREFERRED, _UNCLEAN):
             raise InvalidRequestError(f"there is no election of type {request.election_type}")
-        sizes = (_PER_PARTITION for topic in request.topic_partitions or () for _ in topic.partitions)
+        sizes = rows_of((topic.partitions for topic in request.topic_partitions or ()), _PER_PARTITION)
         return cast("Begun", counted(sizes, partial(self._finish, request, context.connection)))
 
     async def _finish(self, request: ElectLeadersRequest, client: ConnectionContext) -> ElectLeadersResponse:
@@ -227,6 +233,7 @@ class ElectLeadersHandler(Handler):
         pace = Pace(client.flow)
         every = request.topic_partitions is None
         for name, indexes in self._asked(request):
+            await pace.pause()
             topic = ReplicaElectionResult(topic=name)
             for index in indexes:
                 await pace.pause()

@@ -187,6 +187,7 @@ class AddPartitionsToTxnHandler(Handler):
         found: dict[Place, PartitionId] = {}
         refused: dict[Place, int] = {}
         for topic in topics:
+            await pace.pause()
             code, topic_id, partitions = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), b"", 0
             try:
                 record = find(topic.name)
@@ -250,6 +251,7 @@ async def _results(
 ) -> list[AddPartitionsToTxnTopicResult]:
     results = []
     for topic in topics:
+        await pace.pause()
         result = AddPartitionsToTxnTopicResult(name=topic.name)
         results.append(result)
         for number in topic.partitions:
@@ -333,9 +335,6 @@ class WriteTxnMarkersHandler(Handler):
         trusted = self._from_gateway(context.client_id)
         if not trusted and not self._access.allows(client, AclOperation.ALTER, ResourceType.CLUSTER, CLUSTER_NAME):
             self._access.check_cluster(client, AclOperation.CLUSTER_ACTION)
-        for marker in request.markers:
-            if not trusted or any(named_group(topic.name) is None for topic in marker.topics):  # else it tells groups
-                _check_marker(marker)
         finish = partial(self._finish, request, trusted, client.flow)
         return finish if trusted else cast("Begun", counted(_sizes_of_ends(request.markers), finish))
 
@@ -345,6 +344,11 @@ class WriteTxnMarkersHandler(Handler):
         ends: list[EndOfTransaction] = []
         groups: dict[str, str] = {}
         for marker in request.markers:
+            await pace.pause()
+            if not trusted or any(named_group(topic.name) is None for topic in marker.topics):  # else it tells groups
+                _check_marker(marker)
+        for marker in request.markers:
+            await pace.pause()
             found = await self._look_up(marker, trusted, pace)
             places.append(found)
             end = EndMarker(marker.transaction_result, coordinator_epoch=marker.coordinator_epoch)
@@ -361,8 +365,10 @@ class WriteTxnMarkersHandler(Handler):
         response = WriteTxnMarkersResponse()
         outcomes = await self._local.write_markers(ends, patience_s=_PATIENCE_S)
         for marker, found, codes in zip(request.markers, places, outcomes, strict=True):
+            await pace.pause()
             result = WritableTxnMarkerResult(producer_id=marker.producer_id)
             for topic in marker.topics:
+                await pace.pause()
                 row = WritableTxnMarkerTopicResult(name=topic.name)
                 for number in topic.partition_indexes:
                     if pace.over:
@@ -379,6 +385,7 @@ class WriteTxnMarkersHandler(Handler):
         """The partitions by topic and number. The right to the cluster is enough, whatever the topic."""
         found: dict[Place, PartitionId] = {}
         for topic in marker.topics:
+            await pace.pause()
             topic_id = named_id(topic.name) if trusted else None
             record = self._topics.get(topic.name) if topic_id is None else self._topics.by_id(topic_id)
             for number in topic.partition_indexes:

@@ -60,21 +60,25 @@ class DescribeTransactionsHandler(Handler):
     async def _finish(
         self, request: DescribeTransactionsRequest, client: ConnectionContext
     ) -> DescribeTransactionsResponse:
-        rows = []
+        rows, pace = [], Pace(client.flow)
         for transactional_id in dict.fromkeys(request.transactional_ids):  # each once: it may have many partitions
             try:
                 self._access.check(client, AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id)
                 found = await self._transactions.table.get(transactional_id)
                 if found is None:
                     raise TransactionalIdNotFoundError(f"there is no transactional.id {transactional_id[:300]!r}")
-                rows.append(self._row(found, client))
+                rows.append(await self._row(found, client, pace))
             except KafkaError as error:
                 rows.append(_nothing(transactional_id, code_of(error, self.ROLE)))
         return DescribeTransactionsResponse(transaction_states=rows)
 
-    def _row(self, found: Transaction, client: ConnectionContext) -> DescribeTransactionsResponseTransactionState:
+    async def _row(
+        self, found: Transaction, client: ConnectionContext, pace: Pace
+    ) -> DescribeTransactionsResponseTransactionState:
         topics: dict[str, list[int]] = {}
+        state = found.state.value
         for each in sorted(found.partitions):
+            await pace.pause()
             record = self._topics.by_id(each.topic_id)
             if record is None:
                 continue  # deleted
@@ -83,7 +87,7 @@ class DescribeTransactionsHandler(Handler):
         return DescribeTransactionsResponseTransactionState(
             error_code=ErrorCode.NONE,
             transactional_id=found.transactional_id,
-            transaction_state=found.state.value,
+            transaction_state=state,
             transaction_timeout_ms=found.timeout_ms,
             transaction_start_time_ms=found.start_ms,
             producer_id=found.producer.producer_id,

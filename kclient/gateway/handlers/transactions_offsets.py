@@ -15,6 +15,7 @@ from kclient.gateway.handlers.handler import Begun, Finish, Handler, VersionRang
 from kclient.gateway.peers import TransactionOf
 from kclient.gateway.rows.groups import CommittedOffset
 from kclient.gateway.transaction import ProducerIdentity
+from kclient.net.fair_queue import Pace
 from kclient.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from kclient.gateway.peers import Peers
     from kclient.gateway.topics.record import TopicRecord
     from kclient.gateway.transactions.coordinator import TransactionCoordinator
+    from kclient.net.fair_queue import Flow
 
 _FENCED_SINCE: Final = 2
 """AddOffsetsToTxn tells PRODUCER_FENCED from this version on."""
@@ -119,6 +121,9 @@ class TxnOffsetCommitHandler(Handler):
                 missing = ErrorCode(code_of(error))
             answer = TxnOffsetCommitResponseTopic(name=topic.name)
             response.topics.append(answer)
+            count += 1
+            if count % FEW == 0:
+                yield _PER_PARTITION * FEW
             for each in topic.partitions:
                 count += 1
                 if count % FEW == 0:
@@ -134,7 +139,7 @@ class TxnOffsetCommitHandler(Handler):
         if not rows:
             return response
         yield from self._groups.measure(request.group_id, commit)
-        return partial(self._finish, request, context.api_version, commit, response, rows)
+        return partial(self._finish, request, context.api_version, context.connection.flow, commit, response, rows)
 
     def _check(self, record: TopicRecord, partition: TxnOffsetCommitRequestPartition) -> ErrorCode:
         if not 0 <= partition.partition_index < record.partitions:
@@ -147,6 +152,7 @@ class TxnOffsetCommitHandler(Handler):
         self,
         request: TxnOffsetCommitRequest,
         version: int,
+        flow: Flow,
         commit: OffsetCommit,
         response: TxnOffsetCommitResponse,
         rows: list[tuple[TopicRecord, TxnOffsetCommitResponsePartition]],
@@ -160,7 +166,9 @@ class TxnOffsetCommitHandler(Handler):
             code = await self._transactional.commit(request.group_id, transaction, member, commit)
         except KafkaError as error:
             code = _code(error, version)
+        pace = Pace(flow)
         for record, row in rows:
+            await pace.pause()
             row.error_code = code or (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if record.gone else ErrorCode.NONE)
         return response
 

@@ -16,7 +16,7 @@ from kclient.gateway.patterns.syntax import LONGEST, Node, PatternChoice, Patter
 
 __all__ = ["LinearPattern"]
 
-_SLICE: Final = 4000
+_SLICE: Final = 1000
 """States that are looked at before others have their turn: about a millisecond."""
 _REMEMBERED: Final = 2000
 """Sets of states, and characters that have followed them."""

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+import tests.hostile_transactions  # noqa: F401  (its attacks are among those by name)
 from kclient.gateway import Gateway
 from kclient.gateway.handlers.fetch import FetchHandler
 from kclient.gateway.partition import Partition
@@ -57,6 +58,19 @@ LARGE = [
     "ListGroups of 20,000 groups",
     "LeaveGroup and SyncGroup of 500k members",
     pytest.param("incremental fetches of a wide session", marks=pytest.mark.many_partitions),
+    "AddPartitionsToTxn of 200k partitions that are not there",
+    pytest.param("AddPartitionsToTxn of 5,000 partitions, and EndTxn", marks=pytest.mark.many_partitions),
+    "AddPartitionsToTxn that verifies 100k transactions",
+    "TxnOffsetCommit of 200k partitions",
+    "WriteTxnMarkers into 200k partitions",
+    "WriteTxnMarkers of 500k producers and no partitions",
+    pytest.param("DescribeTransactions of one with 10,000 partitions", marks=pytest.mark.many_partitions),
+    "DescribeTransactions of 500k ids",
+    "ListTransactions of 5,000 ids, with a pattern and many filters",
+    "DescribeProducers of 200k partitions",
+    "moves of 200k partitions",
+    "DescribeLogDirs of 200k partitions",
+    *(name for name in ATTACKS if name.startswith("500k topics without partitions")),
 ]
 
 
