@@ -164,9 +164,9 @@ class _Judge:
                         Kind.NONMONOTONIC_POLL, f"{session} read {value!r} at {partition} {after}, after {before}"
                     )
             given = {offset for offset, _ in records}
+            first, last = min(given, default=0), max(given, default=0)
             for offset, value in self._history.log.get(partition, ()):
-                within = records and min(given) < offset < max(given)
-                if within and offset not in given and visible(value):
+                if first < offset < last and offset not in given and visible(value):
                     yield Anomaly(Kind.SKIPPED, f"{session} was not given {value!r} at {partition} {offset}")
 
     def unseen(self) -> Iterator[Anomaly]:
