@@ -118,7 +118,8 @@ class PartitionCheckpoints:
 
     async def _catch_up(self) -> None:
         try:
-            await self.write()
+            while self._is_due():  # and where so much has come meanwhile
+                await self.write()
         except KafkaError as error:
             if self._partition.state not in _OVER:
                 logger.warning(
