@@ -187,6 +187,8 @@ class World:
     async def move(self, node: Node, *, all_of_it: bool) -> None:
         """Have partitions move by hand: one to a gateway, or all that it leads to others."""
         others = [each for each in sorted(self.nodes) if each != node.number]
+        if all_of_it and not others:
+            return  # nobody is there to take them
         moves: dict[int, int] = {}
         coordinators: dict[int, int] = {}
         if all_of_it:
