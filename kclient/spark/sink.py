@@ -22,7 +22,7 @@ logger: logging.Logger = logging.getLogger("kclient.spark")
 
 
 @dataclass
-class Written(WriterCommitMessage):
+class WrittenRows(WriterCommitMessage):
     """What one task has written."""
 
     rows: int
@@ -40,7 +40,7 @@ class KclientWriter(DataSourceArrowWriter):
         self._options = options
         self._columns = list(columns)
 
-    def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> WrittenRows:
         """Send a task's rows, and wait until the brokers have them.
 
         Raises:
@@ -69,7 +69,7 @@ class KclientStreamWriter(DataSourceStreamArrowWriter):
         self._options = options
         self._columns = list(columns)
 
-    def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> WrittenRows:
         """As `KclientWriter.write`."""
         return write_rows(self._options, self._columns, iterator)
 
@@ -82,7 +82,7 @@ class KclientStreamWriter(DataSourceStreamArrowWriter):
         warn_of_rest(messages)
 
 
-def write_rows(options: WriteOptions, columns: list[str], batches: Iterator[pyarrow.RecordBatch]) -> Written:
+def write_rows(options: WriteOptions, columns: list[str], batches: Iterator[pyarrow.RecordBatch]) -> WrittenRows:
     """Send rows, and wait until the brokers have them; memory is bounded by `buffer.memory`."""
     from kclient.sync import Producer
 
@@ -92,12 +92,12 @@ def write_rows(options: WriteOptions, columns: list[str], batches: Iterator[pyar
             producer.send_arrow(options.topic, batch.select(columns))
             rows += batch.num_rows
         producer.flush()
-    return Written(rows)
+    return WrittenRows(rows)
 
 
 def rows_of(messages: Sequence[WriterCommitMessage | None]) -> int:
     """How many rows tasks have written; failed ones told nothing."""
-    return sum(message.rows for message in messages if isinstance(message, Written))
+    return sum(message.rows for message in messages if isinstance(message, WrittenRows))
 
 
 def warn_of_rest(messages: Sequence[WriterCommitMessage | None]) -> None:
