@@ -23,6 +23,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
+from kclient.arguments import check_plain_callback
 from kclient.spark.stream_offsets import StreamOffsets
 from kclient.types import TopicPartition
 
@@ -79,11 +80,15 @@ class LagListener(StreamingQueryListener):
 
     Args:
         report: Is called with each, in a thread of Spark's; None logs it at level INFO. What it raises is logged.
+
+    Raises:
+        TypeError: `report` cannot be called.
     """
 
     def __init__(self, report: Callable[[QueryLag], object] | None = None) -> None:
         self.latest: dict[str, QueryLag] = {}
         """The newest of each query that runs, by its id."""
+        check_plain_callback(report, "report")
         self._report = report
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:

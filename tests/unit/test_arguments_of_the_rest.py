@@ -25,7 +25,7 @@ from kclient import OAuthToken, TopicPartition
 from kclient.arguments import shown
 from kclient.config import AdminConfig, ClientConfig, ConsumerConfig, ProducerConfig, Setting, parse_properties
 from kclient.errors import ConfigError, IllegalStateError, KafkaError
-from kclient.spark import ArchiveSummary, KclientDataSource, TopicSummary, archive, register
+from kclient.spark import ArchiveSummary, KclientDataSource, LagListener, QueryLag, TopicSummary, archive, register
 from kclient.spark.options import BATCH_OPTIONS, STREAMING_OPTIONS
 from kclient.testing import memory_broker
 from kclient.testing.cancellation import Cancelled, at_every_checkpoint
@@ -99,6 +99,15 @@ TRIED: dict[str, tuple[Any, Callable[[Any, Path], Any]]] = {
     "archive(restart_recreated)": (archive, lambda value, tmp: archived(tmp, restart_recreated=value)),
     "archive(progress)": (archive, lambda value, tmp: archived(tmp, progress=value)),
     "KclientDataSource": (KclientDataSource, lambda value, _: KclientDataSource(value).schema()),
+    "LagListener": (LagListener, lambda value, _: LagListener(value)),
+    "KclientDataSource.streamReader": (
+        KclientDataSource,
+        lambda value, _: KclientDataSource({"kafka.bootstrap.servers": "x:1", "subscribe": "t"}).streamReader(value),
+    ),
+    "KclientDataSource.writer": (
+        KclientDataSource,
+        lambda value, _: KclientDataSource({"kafka.bootstrap.servers": "x:1", "topic": "t"}).writer(value, False),
+    ),
     "KclientDataSource.reader": (
         KclientDataSource,
         lambda value, _: KclientDataSource({"kafka.bootstrap.servers": "x:1", "subscribe": "t"}).reader(value),
@@ -289,7 +298,7 @@ FOR_USERS_TO_MAKE = {
     kclient.Assignor, kclient.ConsumerInterceptor, kclient.Deserializer, kclient.Partitioner,
     kclient.ProducerInterceptor, kclient.RebalanceListener, kclient.Serializer,
 }  # fmt: skip
-ONLY_HANDED_OUT = {ArchiveSummary, TopicSummary, Setting, kclient.Deliveries, kclient.Delivery}
+ONLY_HANDED_OUT = {ArchiveSummary, QueryLag, TopicSummary, Setting, kclient.Deliveries, kclient.Delivery}
 
 
 @pytest.mark.parametrize("module", MODULES)
