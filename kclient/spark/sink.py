@@ -28,8 +28,8 @@ class WrittenRows(WriterCommitMessage):
     rows: int
 
 
-class KclientWriter(DataSourceArrowWriter):
-    """A batch write.
+class _TaskWriter:
+    """What a task of a write does.
 
     Args:
         options: How.
@@ -48,6 +48,10 @@ class KclientWriter(DataSourceArrowWriter):
         """
         return write_rows(self._options, self._columns, iterator)
 
+
+class KclientWriter(_TaskWriter, DataSourceArrowWriter):
+    """A batch write."""
+
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """All tasks are through: everything is there already."""
         logger.info("%d rows were written by %d tasks", rows_of(messages), len(messages))
@@ -57,21 +61,8 @@ class KclientWriter(DataSourceArrowWriter):
         warn_of_rest(messages)
 
 
-class KclientStreamWriter(DataSourceStreamArrowWriter):
-    """A streaming write, of one micro-batch.
-
-    Args:
-        options: How.
-        columns: Which columns of the rows are written.
-    """
-
-    def __init__(self, options: WriteOptions, columns: Sequence[str]) -> None:
-        self._options = options
-        self._columns = list(columns)
-
-    def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> WrittenRows:
-        """As `KclientWriter.write`."""
-        return write_rows(self._options, self._columns, iterator)
+class KclientStreamWriter(_TaskWriter, DataSourceStreamArrowWriter):
+    """A streaming write, of one micro-batch."""
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """All tasks are through: everything is there already."""

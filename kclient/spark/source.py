@@ -27,7 +27,7 @@ from kclient.spark.options import ReadOptions, headers_wanted, parse_read_option
 from kclient.spark.ranges import resolve_ranges, split_ranges
 from kclient.spark.reading import RangePartition, read_partition
 from kclient.spark.schema import check_schema, kafka_schema
-from kclient.spark.write_options import parse_write_options, written_columns
+from kclient.spark.write_options import WriteOptions, parse_write_options, written_columns
 
 if TYPE_CHECKING:
     import pyarrow
@@ -86,11 +86,8 @@ class KclientDataSource(DataSource):
             ConfigError: An option or a column is wrong, unknown or missing, or the mode is overwrite.
             NotYetSupportedError: PySpark is older than 4.1.
         """
-        options = parse_write_options(self.options)
-        columns = written_columns(schema, options)
-        if overwrite:
-            raise ConfigError('the mode overwrite is not possible: topics are only appended to; use mode("append")')
-        found: DataSourceWriter = _sink().KclientWriter(options, columns)
+        refusal = 'the mode overwrite is not possible: topics are only appended to; use mode("append")'
+        found: DataSourceWriter = _sink().KclientWriter(*self._writing(schema, refusal if overwrite else None))
         return found
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
@@ -100,15 +97,22 @@ class KclientDataSource(DataSource):
             ConfigError: An option or a column is wrong, unknown or missing, or the mode is complete.
             NotYetSupportedError: PySpark is older than 4.1.
         """
+        refusal = (
+            'the output mode complete is not possible: topics are only appended to; use outputMode("append"), or '
+            "foreachBatch with a batch write"
+        )
+        found: DataSourceStreamWriter = _sink().KclientStreamWriter(
+            *self._writing(schema, refusal if overwrite else None)
+        )
+        return found
+
+    def _writing(self, schema: StructType, refusal: str | None) -> tuple[WriteOptions, list[str]]:
+        """How a write is done, and of which columns; `refusal` says why its mode is not possible."""
         options = parse_write_options(self.options)
         columns = written_columns(schema, options)
-        if overwrite:
-            raise ConfigError(
-                'the output mode complete is not possible: topics are only appended to; use outputMode("append"), or '
-                "foreachBatch with a batch write"
-            )
-        found: DataSourceStreamWriter = _sink().KclientStreamWriter(options, columns)
-        return found
+        if refusal is not None:
+            raise ConfigError(refusal)
+        return options, columns
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """A streaming read.
