@@ -105,7 +105,7 @@ class LagListener(StreamingQueryListener):
                 logger.info("%s", lag.to_json())
             else:
                 self._report(lag)
-        except Exception:
+        except Exception:  # the query goes on: its lag is not worth ending it
             logger.exception("the lag of the query %s could not be reported", lag.query_id)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:

@@ -63,8 +63,10 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
     lowered = texts_of(options)
     settings = {name[6:]: value for name, value in lowered.items() if name.startswith("kafka.")}
     given = {name: value for name, value in lowered.items() if not name.startswith("kafka.")}
-    # Spark gives its own to every writer
-    given = {name: value for name, value in given.items() if name not in ("path", "checkpointlocation", "queryname")}
+    # Spark's own, which it gives to every writer
+    given = {name: value for name, value in given.items() if name not in ("checkpointlocation", "queryname")}
+    if "path" in given:
+        raise ConfigError("a write to topics has no path: save() and start() take none, the option topic names a topic")
     for name in given:
         if name not in WRITE_OPTIONS:
             near = difflib.get_close_matches(name, WRITE_OPTIONS, n=1)

@@ -24,7 +24,9 @@ ALL = StructType(
 
 
 def test_settings_and_the_topic() -> None:
-    options = parse_write_options({**BASE, "Topic": " t ", "kafka.ACKS": "1", "checkpointLocation": "/x", "path": "y"})
+    options = parse_write_options(
+        {**BASE, "Topic": " t ", "kafka.ACKS": "1", "checkpointLocation": "/x", "queryName": "y"}
+    )
     assert options == WriteOptions({"bootstrap.servers": "x:1", "acks": "1"}, "t")
     assert "x:1" not in repr(options)
 
@@ -45,6 +47,7 @@ def test_columns_in_their_order() -> None:
         ({**BASE, "kafka.linger.ms": "soon"}, "linger.ms"),
         ({"kafka.bootstrap.servers": "memory:x"}, "memory: addresses live in one process"),
         ({**BASE, "topic": 5}, "options are text"),
+        ({**BASE, "path": "/x"}, "a write to topics has no path"),
     ],
 )
 def test_wrong_options(options: dict[str, str], message: str) -> None:
