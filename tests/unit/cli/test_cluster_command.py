@@ -7,10 +7,11 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
 from typing import Any, cast
 
+import anyio
 import pytest
 
 from kclient.admin import ConfigEntry, ConfigResource, ConfigSource
@@ -18,7 +19,9 @@ from kclient.cli import cluster, gateways, output, sheets
 from kclient.cli.app import run
 from kclient.errors import KafkaTimeoutError, UnknownTopicOrPartitionError
 from kclient.inprocess import reset
+from kclient.protocol.messages import MetadataRequest, MetadataRequestTopic
 from kclient.sync import Admin, Gateway
+from tests.wire_session import until, wire_session
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -34,12 +37,40 @@ def admin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Admin]:
         Admin(bootstrap_servers=one.bootstrap) as found,
     ):
         monkeypatch.setenv("KCLIENT_BOOTSTRAP_SERVERS", one.bootstrap)
-        found.create_topic("t", COUNT)
+        until_there_are(found, 2)
+        create(found, "t", COUNT)
         while set(leaders(found)) != {1, 2}:  # one in thirty ids gives all of them to one gateway
             found.delete_topic("t")
-            found.create_topic("t", COUNT)
+            create(found, "t", COUNT)
         yield found
     reset(address)
+
+
+def until_there_are(admin: Admin, count: int) -> None:
+    end = time.monotonic() + 20
+    while len(admin.describe_cluster().nodes) < count:
+        assert time.monotonic() < end
+
+
+def create(admin: Admin, topic: str, count: int) -> None:
+    """Create a topic and wait until every gateway knows it: one that was not asked is told a moment later."""
+    admin.create_topic(topic, count)
+    request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
+
+    async def known() -> None:
+        async with AsyncExitStack() as stack:
+            sessions = [
+                await stack.enter_async_context(wire_session(f"{node.host}:{node.port}"))
+                for node in admin.describe_cluster().nodes
+            ]
+
+            async def told() -> set[tuple[int, bytes]]:
+                found = [(await session(request, 12)).topics[0] for session in sessions]
+                return {(topic.error_code, topic.topic_id) for topic in found}
+
+            await until(told, lambda told: len(told) == 1 and not next(iter(told))[0])
+
+    anyio.run(known)
 
 
 def leaders(admin: Admin) -> list[int]:
@@ -152,9 +183,11 @@ def test_a_topic_that_is_deleted_meanwhile_is_left_out(
     admin: Admin, gone: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listed, original = admin.list_topics(), admin.list_topics
-    answers = [[*listed, *(replace(listed[0], name=name) for name in gone)], listed]
+    before = [*listed, *(replace(listed[0], name=name) for name in gone)]
+    answers = [listed, before, listed]  # of these the second is what it describes
     monkeypatch.setattr(admin, "list_topics", lambda **_: answers.pop(0))
     assert sum(broker["leads"] for broker in cluster.status(admin).fields["brokers"]) == COUNT
+    assert not answers
     monkeypatch.setattr(admin, "list_topics", original)
     for name in gone:
         with pytest.raises(UnknownTopicOrPartitionError):
@@ -194,7 +227,7 @@ def test_of_many_partitions_the_first_are_named_that_are_moved(
 ) -> None:
     notes: list[str] = []
     monkeypatch.setattr(output, "note", notes.append)
-    admin.create_topic("many", 50)
+    create(admin, "many", 50)
     assert run(["cluster", "move", "many", "--to", "2"]) == 0
     assert notes[-1].startswith("moving to 2: many-0, many-1, ")
     assert notes[-1].endswith(", many-9 and 40 more")
@@ -209,10 +242,8 @@ def test_several_are_drained_at_once() -> None:
         ]
         bootstrap = gateways[0].bootstrap
         three = stack.enter_context(Admin(bootstrap_servers=bootstrap))
-        end = time.monotonic() + 20
-        while len(three.describe_cluster().nodes) < 3:
-            assert time.monotonic() < end
-        three.create_topic("t", COUNT)
+        until_there_are(three, 3)
+        create(three, "t", COUNT)
         assert run(["cluster", "drain", "1", "3", "--bootstrap", bootstrap]) == 0
         until_led_by(three, 2)
     reset(memory)
