@@ -17,6 +17,7 @@ from kclient.consumer.records import ConsumerRecords
 from kclient.consumer.reset import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from kclient.errors import IllegalStateError
 from kclient.records import decode_arrow
+from kclient.records.arrow import column_names
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping
@@ -185,7 +186,9 @@ class Consumer(ConsumerBase):
         records: ConsumerRecords | None = await self._poll(timeout, self._collector.take)
         return ConsumerRecords() if records is None else records
 
-    async def poll_arrow(self, timeout: float = 0.0, *, include_headers: bool = False) -> Any:
+    async def poll_arrow(
+        self, timeout: float = 0.0, *, include_headers: bool = False, columns: Iterable[str] | None = None
+    ) -> Any:
         """As `poll`, as columns: everything that was fetched, up to 16 MB of it, in one `pyarrow.RecordBatch`.
 
         The schema is that of Spark's Kafka source; keys and values are bytes, deserializers are not called, and
@@ -194,16 +197,21 @@ class Consumer(ConsumerBase):
         Args:
             timeout: Seconds to wait at most; 0 returns what is there.
             include_headers: Whether to add the column `headers`.
+            columns: The names of the columns that are wanted, in their order; None for all. What is not wanted is not
+                copied, and of batches that need not be opened for it not even decompressed: see `decode_arrow`.
 
         Returns:
             The record batch; without rows when the time is over first.
 
         Raises:
             MissingExtraError: pyarrow is not installed.
+            TypeError: The columns are no names.
+            ValueError: A column is unknown or named twice; or as for `poll`.
             KafkaError: As for `poll`.
         """
-        batch = await self._poll(timeout, lambda: self._collector.take_arrow(include_headers))
-        return decode_arrow([], include_headers) if batch is None else batch
+        names = column_names(columns, include_headers)
+        batch = await self._poll(timeout, lambda: self._collector.take_arrow(names))
+        return decode_arrow([], columns=names) if batch is None else batch
 
     async def _poll(self, timeout: float, take: Any) -> Any:
         if self._poller is not None:

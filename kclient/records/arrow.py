@@ -12,14 +12,20 @@ from kclient.records.arguments import MAX_BATCH_SIZE, check_max_decompressed, sh
 from kclient.records.batch_header import HEADER_SIZE, BatchHeader
 from kclient.records.compression import DEFAULT_MAX_DECOMPRESSED
 from kclient.records.message_set import MessageRows
-from kclient.records.reader import check_enough, check_wanted, follows, open_batches
-from kclient.types import Buffer
+from kclient.records.reader import UNOPENED, check_enough, check_wanted, follows, open_batches
+from kclient.types import Buffer, TimestampType
 
 if TYPE_CHECKING:
     from kclient.records.contract import Columns, Implementation
 
+COLUMN_NAMES: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
+"""In the order of Spark's Kafka source."""
 _FARTHEST: Final = 1 << 61
 """Milliseconds beyond what 64 bits of microseconds can tell, so that it makes no difference how far."""
+_ROW_BYTES: Final = 16
+"""What a row counts of which nothing but the header of its batch is read."""
+_MOST_UNOPENED: Final = 1 << 20
+"""Records that a batch's header is believed to stand for; where it tells more, they are counted."""
 _KEPT_ROWS: Final = 1 << 14
 """How often each of the last topics' names is kept, of at most 249 bytes each."""
 
@@ -39,6 +45,33 @@ class ArrowChunk(NamedTuple):
     """First offset not wanted, or None for all."""
     aborted: Iterable[tuple[int, int]] | None = None
     """Producer id and first offset of each aborted transaction, or None to read everything."""
+
+
+class _Wanted:
+    """Which columns are wanted, and what that takes.
+
+    Args:
+        names: The columns, in their order.
+    """
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.schema: Any = _pyarrow().schema([_fields()[name] for name in names])
+        self.keys: bool = "key" in names
+        self.values: bool = "value" in names
+        self.headers: bool = "headers" in names
+        self.opens: Callable[[BatchHeader], bool] | None = None
+        """Whether a batch has to be opened for them; None where each has to be."""
+        if not (self.keys or self.values or self.headers):
+            self.opens = _opens_for_timestamps if "timestamp" in names else _opens
+
+
+def _opens(header: BatchHeader) -> bool:
+    """Whether the header does not tell which offsets have records."""
+    return header.count != header.last_offset_delta + 1 or header.count > _MOST_UNOPENED
+
+
+def _opens_for_timestamps(header: BatchHeader) -> bool:
+    return header.timestamp_type is not TimestampType.LOG_APPEND_TIME or _opens(header)
 
 
 class _Repeats:
@@ -101,6 +134,7 @@ class ArrowDecoder:
         chunks: Iterable[ArrowChunk | tuple[Any, ...]],
         include_headers: bool = False,
         *,
+        columns: Iterable[str] | None = None,
         check_crcs: bool = True,
         max_decompressed: int = DEFAULT_MAX_DECOMPRESSED,
     ) -> Any:
@@ -113,7 +147,10 @@ class ArrowDecoder:
 
         Args:
             chunks: What to decode: `ArrowChunk`s, or tuples of their fields.
-            include_headers: Whether the column `headers` is wanted.
+            include_headers: Whether the column `headers` is wanted beside all others.
+            columns: The names of the columns that are wanted, in their order; None for all. What is not wanted is not
+                copied, and where only topic, partition, offset and timestampType are (and timestamp, where a broker
+                gave it), batches of which no record was compacted away are not even decompressed.
             check_crcs: Whether to compare checksums.
             max_decompressed: Greatest size in bytes of a batch's records after decompression.
 
@@ -122,11 +159,11 @@ class ArrowDecoder:
             CorruptRecordError: A batch or record is damaged or makes no sense.
             RecordTooLargeError: A batch is larger than `max_decompressed`, or all together are larger than 2 GiB.
             TypeError: A chunk, or one of its fields, is of a wrong type.
-            ValueError: A number is out of its range.
+            ValueError: A number is out of its range, or a column is unknown or named twice.
             ConfigError: `max_decompressed` is not a positive integer.
         """
         return self.decode_arrow_some(
-            chunks, None, include_headers, check_crcs=check_crcs, max_decompressed=max_decompressed
+            chunks, None, include_headers, columns=columns, check_crcs=check_crcs, max_decompressed=max_decompressed
         )[0]
 
     def decode_arrow_some(
@@ -135,6 +172,7 @@ class ArrowDecoder:
         enough: int | None,
         include_headers: bool = False,
         *,
+        columns: Iterable[str] | None = None,
         check_crcs: bool = True,
         max_decompressed: int = DEFAULT_MAX_DECOMPRESSED,
     ) -> tuple[Any, int, int | None]:
@@ -143,7 +181,8 @@ class ArrowDecoder:
         Args:
             chunks: As for `decode_arrow`, like the arguments below.
             enough: Bytes of records after decompression behind which no further batch is opened; None for all.
-            include_headers: Whether the column `headers` is wanted.
+            include_headers: As for `decode_arrow`.
+            columns: As for `decode_arrow`.
             check_crcs: Whether to compare checksums.
             max_decompressed: Greatest size in bytes of a batch's records after decompression.
 
@@ -151,10 +190,10 @@ class ArrowDecoder:
             The records, how many chunks they were all of, and the offset to go on at in the chunk behind those; None
             if nothing of it was opened.
         """
-        pa = _pyarrow()
+        wanted = _wanted(column_names(columns, bool(include_headers)))
         check_max_decompressed(max_decompressed)
         enough = check_enough(enough)
-        builder = self._columns(bool(include_headers))
+        builder = self._columns(wanted.headers, wanted.keys, wanted.values)
         topics, partitions, types = (
             _Repeats(_repeated_text),
             _Repeats(_repeated_number),
@@ -177,25 +216,29 @@ class ArrowDecoder:
             _check_utf8(topic)
             with view:
                 for position, header, payload in open_batches(
-                    view, self._implementation, start, end, check_crcs, limit, aborted
+                    view, self._implementation, start, end, check_crcs, limit, aborted, opens=wanted.opens
                 ):
                     if payload is None:
                         continue
-                    if isinstance(payload, MessageRows):
-                        header, payload = _as_batch(self._implementation, header, payload)
-                    rows = builder.append(payload, header, position, start, end)
+                    if payload is UNOPENED:
+                        rows = builder.append_dense(header, start, end)
+                        size += rows * _ROW_BYTES
+                    else:
+                        if isinstance(payload, MessageRows):
+                            header, payload = _as_batch(self._implementation, header, payload)
+                        rows = builder.append(payload, header, position, start, end)
+                        size += len(payload)
                     if rows:
                         topics.append(topic, rows)
                         partitions.append(partition, rows)
                         types.append(int(header.timestamp_type), rows)
-                    size += len(payload)
                     if enough is not None and size >= enough and follows(view, position, header, end):
                         go_on = header.last_offset + 1
                         break
             if go_on is not None:
                 break
             whole += 1
-        return _record_batch(pa, builder.finish(), topics, partitions, types), whole, go_on
+        return _record_batch(wanted.schema, builder.finish(), topics, partitions, types), whole, go_on
 
 
 def _chunks(chunks: Any) -> Iterator[ArrowChunk]:
@@ -243,21 +286,25 @@ def _pyarrow() -> Any:
     return pa
 
 
-def arrow_schema(include_headers: bool = False) -> Any:
+def arrow_schema(include_headers: bool = False, columns: Iterable[str] | None = None) -> Any:
     """The `pyarrow.Schema` of `decode_arrow`.
 
     Args:
-        include_headers: Whether the column `headers` is in it.
+        include_headers: Whether the column `headers` is in it beside all others.
+        columns: The columns in it, in their order; None for all.
 
     Raises:
         MissingExtraError: pyarrow is not installed.
+        TypeError: The columns are no names.
+        ValueError: A column is unknown or named twice.
     """
-    return _schema(bool(include_headers))
+    return _wanted(column_names(columns, bool(include_headers))).schema
 
 
 @cache
-def _schema(include_headers: bool) -> Any:
+def _fields() -> dict[str, Any]:
     pa = _pyarrow()
+    header = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
     fields = [
         pa.field("key", pa.binary()),
         pa.field("value", pa.binary()),
@@ -266,27 +313,61 @@ def _schema(include_headers: bool) -> Any:
         pa.field("offset", pa.int64()),
         pa.field("timestamp", pa.timestamp("us", tz="UTC")),
         pa.field("timestampType", pa.int32()),
+        pa.field("headers", pa.list_(header)),
     ]
+    return {field.name: field for field in fields}
+
+
+@lru_cache(maxsize=64)
+def _wanted(names: tuple[str, ...]) -> _Wanted:
+    return _Wanted(names)
+
+
+def column_names(columns: Any, include_headers: bool) -> tuple[str, ...]:
+    """Which columns are meant, checked.
+
+    Raises:
+        TypeError: They are no names.
+        ValueError: One is unknown or named twice, or there is none, or headers are asked for in both ways.
+    """
+    known = COLUMN_NAMES
+    if columns is None:
+        return known if include_headers else known[:-1]
+    what = "columns must be a list of names"
+    if isinstance(columns, str | bytes | bytearray | memoryview):
+        raise TypeError(f"{what}, not {shown(columns)}")
+    try:
+        names = tuple(columns)
+    except TypeError:
+        raise TypeError(f"{what}, not {shown(columns)}") from None
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"{what}; one of them is {shown(name)}")
+        if name not in known:
+            raise ValueError(f"there is no column {shown(name)}; the columns are {', '.join(known)}")
+        if names.count(name) > 1:
+            raise ValueError(f"the column {name} is named twice")
+    if not names:
+        raise ValueError("columns names none; a record batch without columns could not tell how many records there are")
     if include_headers:
-        header = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
-        fields.append(pa.field("headers", pa.list_(header)))
-    return pa.schema(fields)
+        raise ValueError("include_headers is for all columns; beside columns, name headers among them")
+    return names
 
 
-def _record_batch(pa: Any, columns: Columns, topics: _Repeats, partitions: _Repeats, types: _Repeats) -> Any:
-    schema = arrow_schema(columns.headers is not None)
-    arrays = [
-        _binary(pa, columns.rows, columns.key_validity, columns.key_ends, columns.key_data),
-        _binary(pa, columns.rows, columns.value_validity, columns.value_ends, columns.value_data),
-        topics.array(pa, pa.string()),
-        partitions.array(pa, pa.int32()),
-        _fixed(pa, schema.field("offset").type, columns.rows, columns.offsets),
-        _fixed(pa, schema.field("timestamp").type, columns.rows, columns.timestamps),
-        types.array(pa, pa.int32()),
-    ]
-    if columns.headers is not None:
-        arrays.append(pa.array(columns.headers, schema.field("headers").type))
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+def _record_batch(schema: Any, columns: Columns, topics: _Repeats, partitions: _Repeats, types: _Repeats) -> Any:
+    pa = _pyarrow()
+    rows = columns.rows
+    make: dict[str, Callable[[], Any]] = {
+        "key": lambda: _binary(pa, rows, columns.key_validity, columns.key_ends, columns.key_data),
+        "value": lambda: _binary(pa, rows, columns.value_validity, columns.value_ends, columns.value_data),
+        "topic": lambda: topics.array(pa, pa.string()),
+        "partition": lambda: partitions.array(pa, pa.int32()),
+        "offset": lambda: _fixed(pa, pa.int64(), rows, columns.offsets),
+        "timestamp": lambda: _fixed(pa, schema.field("timestamp").type, rows, columns.timestamps),
+        "timestampType": lambda: types.array(pa, pa.int32()),
+        "headers": lambda: pa.array(columns.headers, schema.field("headers").type),
+    }
+    return pa.RecordBatch.from_arrays([make[name]() for name in schema.names], schema=schema)
 
 
 def _binary(pa: Any, count: int, validity: Buffer | None, ends: Buffer, data: Buffer) -> Any:

@@ -20,7 +20,10 @@ Deserialize: TypeAlias = Callable[[str, Headers, bytes], Any]
 
 
 class Columns(NamedTuple):
-    """Columns of records in Arrow's memory layout; the validity bitmaps are None where nothing is null."""
+    """Columns of records in Arrow's memory layout; the validity bitmaps are None where nothing is null.
+
+    Where keys or values were not asked for, there are none of any row.
+    """
 
     rows: int
     key_validity: Buffer | None
@@ -266,7 +269,8 @@ class RecordSourceType(Protocol):
 class ColumnBuilderType(Protocol):
     """Collects the records of batches as columns."""
 
-    def __init__(self, include_headers: bool = False) -> None: ...
+    def __init__(self, include_headers: bool = False, keys: bool = True, values: bool = True) -> None: ...
+    def append_dense(self, header: BatchHeader, start: int, end: int) -> int: ...
     def append(self, payload: Buffer, header: BatchHeader, position: int, start: int, end: int) -> int: ...
     def finish(self) -> Columns: ...
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from kclient.errors import CorruptRecordError, RecordTooLargeError
 from kclient.records.arguments import as_view, check_callable, check_max_decompressed, check_topic, integer
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from kclient.records.contract import Deserialize, Implementation
 
 END_OF_OFFSETS = INT64_MAX
+UNOPENED: Final = memoryview(b"")
+"""The payload of a batch that was not to be opened."""
 
 
 def _read_payload(
@@ -350,11 +352,12 @@ def open_batches(
     max_decompressed: int,
     aborted: Iterable[tuple[int, int]] | None,
     begin: int = 0,
+    opens: Callable[[BatchHeader], bool] | None = None,
 ) -> Iterator[OpenBatch]:
     """Position, header and payload of each batch up to offset `end`, from position `begin` on.
 
     The payload is the records of a batch v2 as they are written, and those of an old format as rows; None where the
-    batch holds no wanted data.
+    batch holds no wanted data, and `UNOPENED` for a batch v2 of which `opens` says that its header is enough.
     """
     hidden = None if aborted is None else AbortedFilter(aborted)
     runs: MessageRuns | None = None
@@ -384,6 +387,8 @@ def open_batches(
                 yield position, header, None
             elif (hidden is not None and hidden.hides(header)) or header.last_offset < start:
                 yield position, header, None
+            elif opens is not None and not opens(header):
+                yield position, header, UNOPENED
             else:
                 yield position, header, _read_payload(view, position, header, max_decompressed)
             if header.last_offset >= end - 1:

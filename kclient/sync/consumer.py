@@ -24,6 +24,7 @@ from kclient.consumer.records import ConsumerRecords
 from kclient.consumer.reset import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from kclient.errors import IllegalStateError
 from kclient.records import decode_arrow
+from kclient.records.arrow import column_names
 from kclient.sync.beginning import Beginning, StartedByWith, orphaned
 
 if TYPE_CHECKING:
@@ -236,7 +237,9 @@ class Consumer(StartedByWith, ConsumerBase):
         records: ConsumerRecords | None = self._poll(timeout, self._collector.take)
         return ConsumerRecords() if records is None else records
 
-    def poll_arrow(self, timeout: float = 0.0, *, include_headers: bool = False) -> Any:
+    def poll_arrow(
+        self, timeout: float = 0.0, *, include_headers: bool = False, columns: Iterable[str] | None = None
+    ) -> Any:
         """As `poll`, as columns: everything that was fetched, up to 16 MB of it, in one `pyarrow.RecordBatch`.
 
         The schema is that of Spark's Kafka source; keys and values are bytes, deserializers are not called, and
@@ -245,16 +248,21 @@ class Consumer(StartedByWith, ConsumerBase):
         Args:
             timeout: Seconds to wait at most; 0 returns what is there.
             include_headers: Whether to add the column `headers`.
+            columns: The names of the columns that are wanted, in their order; None for all. What is not wanted is not
+                copied, and of batches that need not be opened for it not even decompressed: see `decode_arrow`.
 
         Returns:
             The record batch; without rows when the time is over first.
 
         Raises:
             MissingExtraError: pyarrow is not installed.
+            TypeError: The columns are no names.
+            ValueError: A column is unknown or named twice; or as for `poll`.
             KafkaError: As for `poll`.
         """
-        batch = self._poll(timeout, lambda: self._collector.take_arrow(include_headers))
-        return decode_arrow([], include_headers) if batch is None else batch
+        names = column_names(columns, include_headers)
+        batch = self._poll(timeout, lambda: self._collector.take_arrow(names))
+        return decode_arrow([], columns=names) if batch is None else batch
 
     def _poll(self, timeout: float, take: Any) -> Any:
         claim = _Claim()

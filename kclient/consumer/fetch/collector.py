@@ -298,8 +298,8 @@ class FetchCollector:
 
     # ------------------------------------------------------------------ columns
 
-    def take_arrow(self, include_headers: bool) -> Any:
-        """What is there as a `pyarrow.RecordBatch`; None if nothing is.
+    def take_arrow(self, columns: Sequence[str]) -> Any:
+        """What is there as a `pyarrow.RecordBatch` of these columns; None if nothing is.
 
         Raises:
             KafkaError: The next thing is an error.
@@ -312,7 +312,7 @@ class FetchCollector:
             if fetches[0].error is not None:
                 self._deal_with(fetches[0])
                 continue
-            batch, used = self._columns(fetches, include_headers)
+            batch, used = self._columns(fetches, columns)
             rows = batch.num_rows
             if rows and self._interception:
                 batch = self._interception.show_columns(batch, self._undecoded(used))
@@ -379,21 +379,22 @@ class FetchCollector:
                     break
         return chosen
 
-    def _columns(self, fetches: list[CompletedFetch], include_headers: bool) -> tuple[Any, list[_Used]]:
+    def _columns(self, fetches: list[CompletedFetch], columns: Sequence[str]) -> tuple[Any, list[_Used]]:
         """As much of the completed fetches as `ENOUGH` allows, and what that is of."""
         options = self._column_options
         enough = max(ENOUGH, sum(completed.size for completed in fetches))
         try:
             wanted = [_columns_of(completed) for completed in fetches]
-            batch, whole, end = decode_arrow_some(wanted, enough, include_headers, **options)
+            batch, whole, end = decode_arrow_some(wanted, enough, columns=columns, **options)
         except KafkaError as error:
             if len(fetches) > 1:  # all but the broken one are fine
-                return self._columns(fetches[: len(fetches) // 2], include_headers)
+                return self._columns(fetches[: len(fetches) // 2], columns)
             first = fetches[0]
             broken = error.offset if isinstance(error, CorruptRecordError) else None
             if broken is None or broken <= max(first.start_offset, first.state.position):
                 raise with_partition(error, first.state.tp) from error.__cause__
-            batch, whole, end = decode_arrow_some([_columns_of(first, broken)], enough, include_headers, **options)
+            cut = [_columns_of(first, broken)]
+            batch, whole, end = decode_arrow_some(cut, enough, columns=columns, **options)
             if whole:
                 first.broken = True
                 first.next_offset = broken

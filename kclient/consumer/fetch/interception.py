@@ -6,7 +6,6 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from kclient.consumer.records import ConsumerRecords
-from kclient.records import arrow_schema
 from kclient.records.bounds import INT64_MAX, INT64_MIN
 
 if TYPE_CHECKING:
@@ -80,13 +79,13 @@ class Interception:
         if shown is records:
             return batch
         try:
-            return _columns_of(shown, include_headers="headers" in batch.schema.names)
+            return _columns_of(shown, batch.schema)
         except Exception:
             logger.exception("what interceptors returned cannot be put into columns, and is ignored")
             return batch
 
 
-def _columns_of(records: ConsumerRecords, *, include_headers: bool) -> Any:
+def _columns_of(records: ConsumerRecords, schema: Any) -> Any:
     """Records as a `pyarrow.RecordBatch`, as `poll_arrow` gives them; keys and values have to be bytes or None."""
     import pyarrow as pa
 
@@ -103,4 +102,4 @@ def _columns_of(records: ConsumerRecords, *, include_headers: bool) -> Any:
         }
         for record in records
     ]
-    return pa.RecordBatch.from_pylist(rows, schema=arrow_schema(include_headers))
+    return pa.RecordBatch.from_pylist(rows, schema=schema)

@@ -16,6 +16,7 @@ cdef struct BinaryColumn:
     int64_t used
     int64_t room
     int64_t nulls
+    bint wanted
 
 
 cdef inline void _put_binary(
@@ -84,12 +85,14 @@ cdef int _fill(Filling* filling) noexcept nogil:
         if offset < filling.start or offset >= filling.end:
             filling.index += 1
             continue
-        if cursor.key_size > filling.keys.room - filling.keys.used:
-            filling.waiting = True
-            return NEEDS_ROOM
+        if filling.keys.wanted:
+            if cursor.key_size > filling.keys.room - filling.keys.used:
+                filling.waiting = True
+                return NEEDS_ROOM
+            _put_binary(&filling.keys, filling.row, cursor.data, cursor.key_at, cursor.key_size)
+        if filling.values.wanted:
+            _put_binary(&filling.values, filling.row, cursor.data, cursor.value_at, cursor.value_size)
         filling.index += 1
-        _put_binary(&filling.keys, filling.row, cursor.data, cursor.key_at, cursor.key_size)
-        _put_binary(&filling.values, filling.row, cursor.data, cursor.value_at, cursor.value_size)
         filling.offsets[filling.row] = offset
         filling.timestamps[filling.row] = _microseconds(filling.appended if filling.stamped else cursor.timestamp)
         if filling.headers != NULL:
@@ -105,6 +108,8 @@ cdef class ColumnBuilder:
 
     Args:
         include_headers: Whether the headers are wanted too.
+        keys: Whether the keys are.
+        values: Whether the values are.
     """
 
     __signature__ = TwinSignature("ColumnBuilder")
@@ -124,15 +129,19 @@ cdef class ColumnBuilder:
     cdef bytearray _offsets
     cdef bytearray _timestamps
     cdef list _headers
+    cdef bint _keys_wanted
+    cdef bint _values_wanted
     # Set while a batch is decoded without the GIL: another thread must not move the buffers then.
     cdef bint _busy
 
     def __cinit__(self):
         self._busy = False
 
-    def __init__(self, include_headers=False):
+    def __init__(self, include_headers=False, keys=True, values=True):
         if self._busy:
             raise builder_busy()
+        self._keys_wanted = bool(keys)
+        self._values_wanted = bool(values)
         self._clear(bool(include_headers))
 
     cdef int _clear(self, bint include_headers) except -1:
@@ -171,6 +180,32 @@ cdef class ColumnBuilder:
                 PyBuffer_Release(&view)
         finally:
             self._busy = False
+
+    def append_dense(self, header, int64_t start, int64_t end):
+        """Append rows for one batch by its header alone, where each offset from its first to its last has a record.
+
+        Of such rows only the offset is told, and the timestamp that a broker gave all of them; keys, values and headers
+        must not be wanted.
+        """
+        cdef int64_t base = header.base_offset
+        cdef int64_t first = max(base, start)
+        cdef int64_t last = min(base + <int64_t>header.count, end)
+        cdef int64_t rows = max(last - first, <int64_t>0)
+        cdef int64_t stamp = _microseconds(header.max_timestamp)
+        cdef int64_t* offsets
+        cdef int64_t* timestamps
+        cdef int64_t row
+        if self._busy:
+            raise builder_busy()
+        _ensure(self._offsets, (self._rows + rows) * 8)
+        _ensure(self._timestamps, (self._rows + rows) * 8)
+        offsets = <int64_t*>PyByteArray_AS_STRING(self._offsets) + self._rows
+        timestamps = <int64_t*>PyByteArray_AS_STRING(self._timestamps) + self._rows
+        for row in range(rows):
+            offsets[row] = first + row
+            timestamps[row] = stamp
+        self._rows += rows
+        return rows
 
     cdef object _append(self, Py_buffer* view, object header, object position, int64_t start, int64_t end):
         cdef Filling filling
@@ -226,17 +261,22 @@ cdef class ColumnBuilder:
     cdef int _reserve(self, Filling* filling, int64_t count, int64_t size) except -1:
         # What a batch can need at most, as nothing can grow while the GIL is released; keys are small, mostly.
         cdef int64_t rows = self._rows + count
-        _ensure(self._key_bits, (rows + 7) // 8)
-        _ensure(self._value_bits, (rows + 7) // 8)
-        _ensure(self._key_ends, (rows + 1) * 4)
-        _ensure(self._value_ends, (rows + 1) * 4)
+        filling.keys.wanted = self._keys_wanted
+        filling.values.wanted = self._values_wanted
+        if self._keys_wanted:
+            _ensure(self._key_bits, (rows + 7) // 8)
+            _ensure(self._key_ends, (rows + 1) * 4)
+        if self._values_wanted:
+            _ensure(self._value_bits, (rows + 7) // 8)
+            _ensure(self._value_ends, (rows + 1) * 4)
+            _ensure(self._value_data, self._value_used + size)
         _ensure(self._offsets, rows * 8)
         _ensure(self._timestamps, rows * 8)
-        _ensure(self._value_data, self._value_used + size)
         filling.keys.bits = <uint8_t*>PyByteArray_AS_STRING(self._key_bits)
         filling.keys.ends = <int32_t*>PyByteArray_AS_STRING(self._key_ends)
         filling.keys.used = self._key_used
-        self._reserve_keys(filling, self._key_used + min(size, FIRST_CAPACITY + size // 16))
+        if self._keys_wanted:
+            self._reserve_keys(filling, self._key_used + min(size, FIRST_CAPACITY + size // 16))
         filling.keys.nulls = self._key_nulls
         filling.values.bits = <uint8_t*>PyByteArray_AS_STRING(self._value_bits)
         filling.values.ends = <int32_t*>PyByteArray_AS_STRING(self._value_ends)
@@ -270,10 +310,12 @@ cdef class ColumnBuilder:
         if self._busy:
             raise builder_busy()
         cdef int64_t rows = self._rows
-        PyByteArray_Resize(self._key_bits, (rows + 7) // 8)
-        PyByteArray_Resize(self._value_bits, (rows + 7) // 8)
-        PyByteArray_Resize(self._key_ends, (rows + 1) * 4)
-        PyByteArray_Resize(self._value_ends, (rows + 1) * 4)
+        cdef int64_t keys = rows if self._keys_wanted else 0
+        cdef int64_t values = rows if self._values_wanted else 0
+        PyByteArray_Resize(self._key_bits, (keys + 7) // 8)
+        PyByteArray_Resize(self._value_bits, (values + 7) // 8)
+        PyByteArray_Resize(self._key_ends, (keys + 1) * 4)
+        PyByteArray_Resize(self._value_ends, (values + 1) * 4)
         PyByteArray_Resize(self._key_data, self._key_used)
         PyByteArray_Resize(self._value_data, self._value_used)
         PyByteArray_Resize(self._offsets, rows * 8)

@@ -40,11 +40,17 @@ class ColumnBuilder:
 
     Args:
         include_headers: Whether the headers are wanted too.
+        keys: Whether the keys are.
+        values: Whether the values are.
     """
 
-    __slots__ = ("_count", "_headers", "_keys", "_offsets", "_size", "_timestamps", "_values")
+    __slots__ = (
+        "_count", "_headers", "_keys", "_keys_wanted", "_offsets", "_size", "_timestamps", "_values", "_values_wanted",
+    )  # fmt: skip
 
-    def __init__(self, include_headers: bool = False) -> None:
+    def __init__(self, include_headers: bool = False, keys: bool = True, values: bool = True) -> None:
+        self._keys_wanted = keys
+        self._values_wanted = values
         self._keys = _BinaryColumnBuilder()
         self._values = _BinaryColumnBuilder()
         self._offsets = array("q")
@@ -83,11 +89,25 @@ class ColumnBuilder:
             raise record_error(corrupt.corruption, header, position, index, corrupt.byte) from None
         return self._count - before
 
+    def append_dense(self, header: BatchHeader, start: int, end: int) -> int:
+        """Append rows for one batch by its header alone, where each offset from its first to its last has a record.
+
+        Of such rows only the offset is told, and the timestamp that a broker gave all of them; keys, values and headers
+        must not be wanted.
+        """
+        offsets = range(max(header.base_offset, start), min(header.base_offset + header.count, end))
+        self._offsets.extend(offsets)
+        self._timestamps.extend([_microseconds(header.max_timestamp)] * len(offsets))
+        self._count += len(offsets)
+        return len(offsets)
+
     def _append(self, record: RecordCursor, offset: int, timestamp: int) -> None:
-        self._keys.append(self._count, record.key)
-        self._values.append(self._count, record.value)
+        if self._keys_wanted:
+            self._keys.append(self._count, record.key)
+        if self._values_wanted:
+            self._values.append(self._count, record.value)
         self._offsets.append(offset)
-        self._timestamps.append(min(max(timestamp * 1000, INT64_MIN), INT64_MAX))
+        self._timestamps.append(_microseconds(timestamp))
         if self._headers is not None:
             self._headers.append(record.headers() or None)
         self._count += 1
@@ -101,5 +121,9 @@ class ColumnBuilder:
             values.bits if values.nulls else None, memoryview(values.ends), values.data,
             memoryview(self._offsets), memoryview(self._timestamps), self._headers,
         )  # fmt: skip
-        self.__init__(self._headers is not None)  # type: ignore[misc]
+        self.__init__(self._headers is not None, self._keys_wanted, self._values_wanted)  # type: ignore[misc]
         return columns
+
+
+def _microseconds(milliseconds: int) -> int:
+    return min(max(milliseconds * 1000, INT64_MIN), INT64_MAX)

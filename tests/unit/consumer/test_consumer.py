@@ -166,6 +166,23 @@ async def test_columns(address: str) -> None:
         assert empty.schema.names[-1] == "headers"
 
 
+async def test_some_columns(address: str) -> None:
+    await fill(address)
+    async with reading(address) as consumer:
+        consumer.assign([T[0]])
+        with pytest.raises(ValueError, match="no column 'values'"):
+            await consumer.poll_arrow(5.0, columns=["values"])
+        batch = await consumer.poll_arrow(5.0, columns=["offset", "value"])
+        assert batch.schema.names == ["offset", "value"]
+        assert batch.num_rows == 10
+        empty = await consumer.poll_arrow(0, columns=(name for name in ["offset"]))
+        assert (empty.schema.names, empty.num_rows) == (["offset"], 0)
+        consumer.seek_to_beginning([T[0]])
+        batch = await consumer.poll_arrow(5.0, columns=["offset"])
+        assert batch.column("offset").to_pylist() == list(range(10))
+        assert await consumer.position(T[0]) == 10
+
+
 async def test_columns_go_on_where_records_stopped(address: str) -> None:
     await fill(address)
     async with reading(address, max_poll_records=4) as consumer:

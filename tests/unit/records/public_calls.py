@@ -195,8 +195,10 @@ OF_IMPLEMENTATIONS: dict[str, Call] = {
         {"batch": BATCH, "max_decompressed": 1000},
     ),
     "decode_arrow": (
-        lambda face, chunks, max_decompressed: face.decode_arrow(chunks, True, max_decompressed=max_decompressed),
-        {"chunks": [("t", 0, BATCH)], "max_decompressed": 1000},
+        lambda face, chunks, columns, max_decompressed: face.decode_arrow(
+            chunks, columns=columns, max_decompressed=max_decompressed
+        ),
+        {"chunks": [("t", 0, BATCH)], "columns": ["value", "headers"], "max_decompressed": 1000},
     ),
     "decode_arrow_some": (
         lambda face, chunks, enough, max_decompressed: face.decode_arrow_some(
