@@ -18,6 +18,7 @@ from typing import Literal
 
 from kclient.arguments import brief, check_text, shown
 from kclient.errors import ConfigError
+from kclient.records.arrow import COLUMN_NAMES
 from kclient.spark.cluster import check_settings
 from kclient.spark.option_values import (
     OptionReader,
@@ -46,6 +47,7 @@ BATCH_OPTIONS = (
     "endingTimestamp",
     "endingOffsetsByTimestamp",
     "includeHeaders",
+    "columns",
     "failOnDataLoss",
     "minPartitions",
     "maxRecordsPerPartition",
@@ -102,7 +104,8 @@ class ReadOptions:
     ending: RangeBound
     settings: Mapping[str, str] = field(repr=False)  # some are passwords
     no_offset_strategy: Literal["error", "latest"] = "error"
-    include_headers: bool = False
+    columns: tuple[str, ...] = COLUMN_NAMES[:-1]
+    """Of the records, unless a schema says others."""
     fail_on_data_loss: bool = True
     lenience: str = "failOnDataLoss=false"
     """What sets `fail_on_data_loss` to false, as errors and warnings call it."""
@@ -167,8 +170,8 @@ def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
     )
 
 
-def headers_wanted(options: Mapping[str, str]) -> bool:
-    """Whether there is a column for headers; all is checked that batch and streaming reads have in common.
+def read_columns(options: Mapping[str, str]) -> tuple[str, ...]:
+    """Which columns there are; all is checked that batch and streaming reads have in common.
 
     Raises:
         ConfigError: an option is unknown, missing or malformed.
@@ -177,7 +180,7 @@ def headers_wanted(options: Mapping[str, str]) -> bool:
     _limits(reader)
     _longest_delay_ms(reader)
     starting, ending = (_range_bound(reader, side, default=LATEST) for side in ("starting", "ending"))
-    return _read_options(reader, settings, starting, ending).include_headers
+    return _read_options(reader, settings, starting, ending).columns
 
 
 def _given(options: Mapping[str, str]) -> tuple[OptionReader, dict[str, str]]:
@@ -202,7 +205,7 @@ def _read_options(
         ending=ending,
         settings=settings,
         no_offset_strategy=_strategy(reader),
-        include_headers=reader.boolean("includeHeaders", default=False),
+        columns=_columns(reader),
         fail_on_data_loss=reader.boolean("failOnDataLoss", default=True),
         min_partitions=reader.positive("minPartitions"),
         max_records_per_partition=reader.positive("maxRecordsPerPartition"),
@@ -210,6 +213,24 @@ def _read_options(
         offset_attempts=reader.positive("fetchOffset.numRetries") or 1,
         offset_retry_interval_ms=reader.duration("fetchOffset.retryIntervalMs", default=10),
     )
+
+
+def _columns(reader: OptionReader) -> tuple[str, ...]:
+    """Those that the option `columns` names, else all, with headers where `includeHeaders` is true."""
+    headers, value = reader.boolean("includeHeaders", default=False), reader.text("columns")
+    if value is None:
+        return COLUMN_NAMES if headers else COLUMN_NAMES[:-1]
+    known = {name.lower(): name for name in COLUMN_NAMES}
+    names = [name.strip() for name in value.split(",")]
+    found = tuple(known[name.lower()] for name in names if name.lower() in known)
+    if len(found) < len(names) or len(set(found)) < len(found):
+        raise ConfigError(
+            f"the option columns takes some of {', '.join(COLUMN_NAMES)}, each once, separated by commas, not"
+            f" {shown(value)}"
+        )
+    if headers and "headers" not in found:
+        raise ConfigError("the option includeHeaders adds a column that the option columns leaves out: name it there")
+    return found
 
 
 def shared_address(bootstrap: str) -> str:

@@ -6,6 +6,7 @@ import logging
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -48,9 +49,9 @@ def read_partition(
     """
     # Spark turns an empty list of partitions into one partition without a value.
     if isinstance(partition, RangePartition):
-        columns = to_arrow_schema(schema, timezone="UTC")
-        for batch in RangeReader(options, partition.offsets).batches():
-            yield select_columns(batch, columns)
+        wanted = to_arrow_schema(schema, timezone="UTC")
+        for batch in RangeReader(replace(options, columns=tuple(schema.names)), partition.offsets).batches():
+            yield select_columns(batch, wanted)
 
 
 class Fate(Enum):
@@ -84,7 +85,7 @@ class RangeReader:
         self._missing = 0
 
     def batches(self) -> Iterator[pyarrow.RecordBatch]:
-        """The records in the full schema; none is left out and none is given twice.
+        """The records, in the columns of the options and `offset`; none is left out and none is given twice.
 
         Raises:
             DataLossError: records are gone, and `failOnDataLoss` is true; or the topic became another one meanwhile.
@@ -100,6 +101,9 @@ class RangeReader:
 
     def _read(self, cluster: LiveCluster, position: int) -> Iterator[pyarrow.RecordBatch]:
         end, consumer = self._wanted.end, cluster.consumer
+        columns = self._options.columns
+        if "offset" not in columns:
+            columns = (*columns, "offset")  # it tells where the range ends
         patience = self._options.poll_timeout_ms / 1000
         look_every = min(_LOOK_S, patience)
         consumer.assign([self._partition])
@@ -107,7 +111,7 @@ class RangeReader:
         moved = looked = time.monotonic()
         while position < end:
             try:
-                batch = consumer.poll_arrow(timeout=look_every, include_headers=self._options.include_headers)
+                batch = consumer.poll_arrow(timeout=look_every, columns=columns)
                 reached = consumer.position(self._partition)
             except (OffsetOutOfRangeError, LogTruncationError) as error:
                 position = self._after_gap(cluster, position, error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import (
@@ -17,27 +18,31 @@ from pyspark.sql.types import (
 
 from kclient.arguments import shown
 from kclient.errors import ConfigError
+from kclient.records.arrow import COLUMN_NAMES
 
 if TYPE_CHECKING:
     import pyarrow
 
 HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 
-_COLUMNS = (
-    StructField("key", BinaryType()),
-    StructField("value", BinaryType()),
-    StructField("topic", StringType()),
-    StructField("partition", IntegerType()),
-    StructField("offset", LongType()),
-    StructField("timestamp", TimestampType()),
-    StructField("timestampType", IntegerType()),
-)
+_COLUMNS = {
+    field.name: field
+    for field in (
+        StructField("key", BinaryType()),
+        StructField("value", BinaryType()),
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("timestamp", TimestampType()),
+        StructField("timestampType", IntegerType()),
+        StructField("headers", HEADERS),
+    )
+}
 
 
-def kafka_schema(*, include_headers: bool) -> StructType:
-    """key, value, topic, partition, offset, timestamp, timestampType and, on request, headers."""
-    headers = [StructField("headers", HEADERS)] if include_headers else []
-    return StructType([*_COLUMNS, *headers])
+def kafka_schema(columns: Sequence[str] = COLUMN_NAMES) -> StructType:
+    """These of key, value, topic, partition, offset, timestamp, timestampType and headers."""
+    return StructType([_COLUMNS[name] for name in columns])
 
 
 def check_schema(schema: StructType) -> None:
@@ -49,7 +54,9 @@ def check_schema(schema: StructType) -> None:
     """
     if not isinstance(schema, StructType):
         raise TypeError(f"a schema is a pyspark.sql.types.StructType, not {shown(schema)}")
-    known = {field.name: field.dataType for field in kafka_schema(include_headers=True)}
+    known = {name: field.dataType for name, field in _COLUMNS.items()}
+    if not schema.fields:
+        raise ConfigError(f"the schema has no column; the source's are {', '.join(known)}")
     for field in schema:
         if field.name not in known:
             raise ConfigError(f"the source has no column {field.name!r}; its columns are {', '.join(known)}")

@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 from kclient.arguments import shown
 from kclient.errors import ConfigError, NotYetSupportedError
 from kclient.spark.cluster import LiveCluster
-from kclient.spark.options import ReadOptions, headers_wanted, parse_read_options, parse_stream_options
+from kclient.spark.options import ReadOptions, parse_read_options, parse_stream_options, read_columns
 from kclient.spark.ranges import resolve_ranges, split_ranges
 from kclient.spark.reading import RangePartition, read_partition
 from kclient.spark.schema import check_schema, kafka_schema
@@ -56,18 +56,18 @@ class KclientDataSource(DataSource):
         return "kclient"
 
     def schema(self) -> StructType:
-        """The columns of Spark's `kafka` source; `headers` too with the option `includeHeaders`.
+        """The columns of Spark's `kafka` source, `headers` too with `includeHeaders`; or those in the option `columns`.
 
         Raises:
             ConfigError: An option is wrong or unknown.
         """
-        return kafka_schema(include_headers=headers_wanted(self.options))
+        return kafka_schema(read_columns(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch read.
 
         Args:
-            schema: Columns of `schema()`, in any order and choice.
+            schema: Columns of Spark's `kafka` source, in any order and choice.
 
         Raises:
             ConfigError: An option is wrong or unknown, or the schema has a column that there is not.
@@ -118,7 +118,7 @@ class KclientDataSource(DataSource):
         """A streaming read.
 
         Args:
-            schema: Columns of `schema()`, in any order and choice.
+            schema: Columns of Spark's `kafka` source, in any order and choice.
 
         Raises:
             ConfigError: An option is wrong or unknown, or the schema has a column that there is not.

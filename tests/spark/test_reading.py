@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 
 import pytest
@@ -184,9 +184,9 @@ def test_only_a_broker_that_is_silent_is_waited_for(gateway: str, topic: str, mo
     options = options_for(gateway, topic, **{"kafkaConsumer.pollTimeoutMs": "700"})
     original = Consumer.poll_arrow
 
-    def nothing(consumer: Consumer, timeout: float, include_headers: bool) -> object:
+    def nothing(consumer: Consumer, timeout: float, columns: Sequence[str]) -> object:
         consumer.pause(consumer.assignment())
-        return original(consumer, timeout, include_headers=include_headers)
+        return original(consumer, timeout, columns=columns)
 
     monkeypatch.setattr(Consumer, "poll_arrow", nothing)
     with pytest.raises(KafkaTimeoutError, match="nothing arrived for 700 ms at offset 0 of 5; the topic is there"):

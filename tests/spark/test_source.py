@@ -97,6 +97,28 @@ def test_ranges_are_split_for_more_tasks(spark: SparkSession, broker: str, fille
     assert frame.count() == 15
 
 
+def test_an_option_for_fewer_columns(spark: SparkSession, broker: str, filled: str) -> None:
+    frame = load(spark, broker, subscribe=filled, columns="headers, value")
+    assert frame.columns == ["headers", "value"]
+    assert sum(row.headers is not None for row in frame.collect()) == 5
+    part = load(
+        spark, broker, assign=f'{{"{filled}":[0]}}', columns="partition", endingOffsets=f'{{"{filled}":{{"0":6}}}}'
+    )
+    assert part.columns == ["partition"]
+    assert part.count() == 6
+
+
+def test_a_schema_may_ask_for_headers(spark: SparkSession, broker: str, filled: str) -> None:
+    frame = (
+        spark.read.format("kclient")
+        .schema("headers array<struct<key:string,value:binary>>, timestamp timestamp")
+        .options(**{"kafka.bootstrap.servers": broker, "subscribe": filled, "columns": "key"})
+        .load()
+    )
+    assert frame.columns == ["headers", "timestamp"]
+    assert sum(row.headers is not None for row in frame.collect()) == 5
+
+
 def test_a_schema_of_fewer_columns(spark: SparkSession, broker: str, filled: str) -> None:
     frame = (
         spark.read.format("kclient")

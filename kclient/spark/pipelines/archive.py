@@ -18,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 from kclient.arguments import as_names, brief, check_callback, check_topic, shown
 from kclient.config.secret import Secret
 from kclient.errors import ConfigError
+from kclient.records.arrow import COLUMN_NAMES
 from kclient.spark.cluster import LiveCluster
 from kclient.spark.options import ReadOptions, parse_read_options
 from kclient.spark.pipelines.columns import RECEIPTS, SCHEMA
@@ -330,7 +331,7 @@ def _read_options(
     options = {f"kafka.{name}": value for name, value in {"isolation.level": "read_committed", **given}.items()}
     return replace(
         parse_read_options({**options, **selection}),
-        include_headers=True,
+        columns=COLUMN_NAMES,
         fail_on_data_loss=fail_on_data_loss,
         lenience="--allow-data-loss (fail_on_data_loss=False)",
     )

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from kclient.errors import ConfigError
+from kclient.records.arrow import COLUMN_NAMES
 from kclient.spark.options import EARLIEST, LATEST, parse_read_options
 from kclient.types import TopicPartition
 
@@ -17,14 +18,20 @@ def test_defaults_are_those_of_the_built_in_source() -> None:
     assert options.starting.everywhere == EARLIEST
     assert options.ending.everywhere == LATEST
     assert options.fail_on_data_loss
-    assert not options.include_headers
+    assert options.columns == COLUMN_NAMES[:-1]
     assert options.settings == {"bootstrap.servers": "localhost:9092"}
 
 
 def test_names_are_taken_in_any_letter_case() -> None:
     options = parse_read_options({**BASE, "INCLUDEHEADERS": "TRUE", "minpartitions": "7"})
-    assert options.include_headers
+    assert options.columns == COLUMN_NAMES
     assert options.min_partitions == 7
+
+
+def test_columns_are_chosen_and_ordered() -> None:
+    assert parse_read_options({**BASE, "columns": "Offset, timestamptype"}).columns == ("offset", "timestampType")
+    with_headers = {**BASE, "columns": "headers,key", "includeHeaders": "true"}
+    assert parse_read_options(with_headers).columns == ("headers", "key")
 
 
 def test_topics_are_separated_by_commas_and_read_once() -> None:
@@ -85,6 +92,10 @@ def test_a_timestamp_for_all_beats_timestamps_beats_offsets() -> None:
         ({"subscribe": None, "assign": '{"flights":[-1]}'}, "the option assign takes JSON"),
         ({"subscribe": None, "assign": "[]"}, "the option assign takes JSON"),
         ({"includeHeaders": "yes"}, "includeHeaders takes true or false"),
+        ({"columns": ""}, "columns takes some of key, value, topic, .*, not ''"),
+        ({"columns": "value,values"}, "separated by commas, not 'value,values'"),
+        ({"columns": "value,VALUE"}, "each once"),
+        ({"columns": "value", "includeHeaders": "true"}, "name it there"),
         ({"minPartitions": "0"}, "minPartitions must be at least 1"),
         ({"minPartitions": "many"}, "minPartitions takes a whole number"),
         ({"startingTimestamp": "-5"}, "startingTimestamp must be at least 0"),
