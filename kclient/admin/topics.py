@@ -162,12 +162,12 @@ class TopicOperations(AdminBase):
     async def list_topics(self, *, include_internal: bool = False, timeout: float | None = None) -> list[TopicListing]:
         """Every topic of the cluster, sorted by name."""
         response = await self._metadata(None, timeout, "Listing topics")
-        listed = [
-            TopicListing(topic.name or "", topic_id_text(topic.topic_id), topic.is_internal)
+        listed = {
+            topic.name: TopicListing(topic.name, topic_id_text(topic.topic_id), topic.is_internal)
             for topic in response.topics
-            if include_internal or not topic.is_internal
-        ]
-        return sorted(listed, key=lambda topic: topic.name)
+            if topic.name is not None and (include_internal or not topic.is_internal)
+        }
+        return [listed[name] for name in sorted(listed)]
 
     async def describe_topics(
         self, names: Collection[str], *, timeout: float | None = None
@@ -179,12 +179,17 @@ class TopicOperations(AdminBase):
             PartialFailureError: several are unknown.
             TypeError: the names are not a list of strings.
         """
-        response = await self._metadata(as_names(names, "topics"), timeout, "Describing topics")
-        raise_failures("Describing topics", _failures((t.name or "", t.error_code, None) for t in response.topics))
+        asked = dict.fromkeys(as_names(names, "topics"))
+        response = await self._metadata(asked, timeout, "Describing topics")
+        described = {topic.name: topic for topic in response.topics if topic.name is not None and topic.name in asked}
+        failures = _failures((name, topic.error_code, None) for name, topic in described.items())
+        for name in asked.keys() - described.keys():
+            failures[name] = UnknownTopicOrPartitionError(f"Topic {shown(name)}: The broker's answer leaves it out")
+        raise_failures("Describing topics", failures)
         nodes = {
             broker.node_id: Node(broker.node_id, broker.host, broker.port, broker.rack) for broker in response.brokers
         }
-        return {topic.name or "": _description(topic, nodes) for topic in response.topics}
+        return {name: _description(topic, nodes) for name, topic in described.items()}
 
     async def _metadata(self, names: Collection[str] | None, timeout: float | None, what: str) -> MetadataResponse:
         topics = None if names is None else [MetadataRequestTopic(name=name) for name in names]
@@ -302,6 +307,7 @@ def _description(topic: MetadataResponseTopic, nodes: Mapping[int, Node]) -> Top
         return tuple(nodes.get(number) or Node(number, "", -1) for number in ids)
 
     name = topic.name or ""
+    described = {partition.partition_index: partition for partition in topic.partitions}
     partitions = tuple(
         PartitionInfo(
             topic=name,
@@ -312,7 +318,7 @@ def _description(topic: MetadataResponseTopic, nodes: Mapping[int, Node]) -> Top
             offline_replicas=known(partition.offline_replicas),
             leader_epoch=partition.leader_epoch if partition.leader_epoch >= 0 else None,
         )
-        for partition in sorted(topic.partitions, key=lambda partition: partition.partition_index)
+        for _, partition in sorted(described.items())
     )
     return TopicDescription(name, topic_id_text(topic.topic_id), topic.is_internal, partitions)
 

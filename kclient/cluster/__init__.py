@@ -19,6 +19,7 @@ from kclient.cluster.metadata import MetadataCache as MetadataCache
 from kclient.cluster.metadata import PartitionMetadata as PartitionMetadata
 from kclient.cluster.metadata import TopicMetadata as TopicMetadata
 from kclient.cluster.metadata import topic_error as topic_error
+from kclient.cluster.metadata import what_lacks as what_lacks
 from kclient.cluster.retries import retry as retry
 from kclient.cluster.trial import Trial as Trial
 from kclient.cluster.versions import version_for as version_for

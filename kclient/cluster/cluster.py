@@ -14,6 +14,7 @@ import anyio
 
 from kclient.arguments import in_seconds
 from kclient.cluster import news
+from kclient.cluster.advertised import check_advertised
 from kclient.cluster.asking import first_answer
 from kclient.cluster.backoff import Backoff
 from kclient.cluster.bootstrap import cluster_addresses
@@ -94,7 +95,10 @@ class Cluster:
         self._patience = patience
         self._reconnect_backoff = Backoff(config.reconnect_backoff_ms, config.reconnect_backoff_max_ms)
         self._login = login_for(config.sasl_credentials, supervisor)
-        self._links = Links(cluster_addresses(config), self._new_link)
+        bootstrap = cluster_addresses(config)
+        self._given = frozenset(bootstrap)
+        self._schemes = frozenset(address.scheme for address in bootstrap)
+        self._links = Links(bootstrap, self._new_link)
         self._rebootstraps = config.metadata_recovery_strategy == "rebootstrap"
         self._updater = MetadataUpdater(
             self.metadata,
@@ -376,6 +380,8 @@ class Cluster:
         )
 
     async def _open(self, address: Address) -> Connection:
+        if address not in self._given:
+            check_advertised(address, self._schemes)
         opened = await Connection.open(address, self.config, supervisor=self._supervisor, login=self._login)
         opened.on_close(self._disconnected)
         return opened

@@ -52,6 +52,9 @@ class TopicMetadata:
     topic_id: bytes = ZERO_ID
     is_internal: bool = False
     partitions: Mapping[int, PartitionMetadata] = field(default_factory=dict)
+    counted: bool = True
+    """Whether they are numbered from 0 on, as Kafka's are: else nobody knows how many there are, and neither keys nor
+    members of groups can be given any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,10 +324,11 @@ class MetadataCache:
         """
         old, everything, alone = self.snapshot, asked is None, bool(self._alone)
         topics, errors = self._kept(everything, alone)
+        nodes = {b.node_id: Node(b.node_id, b.host, b.port, b.rack) for b in response.brokers}
         lacking = {name for name in asked or () if (alone or name not in topics) and name in self._interest}
         again = False
-        for described in response.topics:
-            name = described.name
+        # of a topic that is described twice the last counts
+        for name, described in {topic.name: topic for topic in response.topics}.items():
             if name is None or not (everything or name in self._interest):
                 continue
             if described.error_code:
@@ -336,8 +340,8 @@ class MetadataCache:
                 errors.pop(name, None)
                 self._interest.found(name)
                 topics[name] = _merge_topic(old.topics.get(name), described)
-                partitions = topics[name].partitions
-                passes = not partitions or any(p.leader_id < 0 for p in partitions.values())
+                # a leader that is not there is none
+                passes = _is_odd(described) or any(p.leader_id not in nodes for p in topics[name].partitions.values())
             if not passes:
                 self._new.settled(name)
                 lacking.discard(name)
@@ -345,7 +349,6 @@ class MetadataCache:
                 lacking.add(name)
             else:
                 again = True
-        nodes = {b.node_id: Node(b.node_id, b.host, b.port, b.rack) for b in response.brokers}
         self.snapshot = ClusterSnapshot(
             cluster_id=response.cluster_id if response.cluster_id is not None else old.cluster_id,
             controller_id=response.controller_id,
@@ -404,8 +407,9 @@ class MetadataCache:
 
     def rebootstrap(self) -> None:
         """Forget the brokers, so that the next request goes to the bootstrap servers (KIP-899)."""
+        # those that say so themselves, again and again, are not to be asked without a pause
+        self.request_update(urgent=bool(self.snapshot.nodes))
         self.snapshot = replace(self.snapshot, nodes={}, controller_id=-1)
-        self.request_update(urgent=True)
 
 
 def topic_error(snapshot: ClusterSnapshot, topic: str) -> KafkaError | None:
@@ -435,8 +439,34 @@ def _names_with(
     return names
 
 
+def what_lacks(snapshot: ClusterSnapshot, topic: str) -> str:
+    """Why a topic that brokers were asked for cannot be used, though they named no error; empty for nothing."""
+    found = snapshot.topics.get(topic)
+    if found is None:
+        return "the brokers' answers leave it out" if snapshot.nodes and topic not in snapshot.errors else ""
+    if not found.partitions:
+        return "the brokers describe it without partitions"
+    if not found.counted:
+        return "the brokers do not number its partitions 0, 1, 2 and so on"
+    return ""
+
+
+def _is_odd(described: MetadataResponseTopic) -> bool:
+    """Whether a topic lacks partitions, or cannot be as it is described."""
+    return not _counted({partition.partition_index for partition in described.partitions})
+
+
+def _counted(numbers: Collection[int]) -> bool:
+    """Whether there are numbers, and they begin with 0 and leave none out."""
+    return bool(numbers) and min(numbers) == 0 and max(numbers) == len(numbers) - 1
+
+
 def _merge_topic(old: TopicMetadata | None, new: MetadataResponseTopic) -> TopicMetadata:
-    """The topic as described, except partitions of which an answer with a newer leader epoch is known."""
+    """The topic as described, except partitions of which an answer with a newer leader epoch is known.
+
+    Of a description that cannot be true, as there are numbers below 0 or left out, only the leaders of partitions that
+    are known are believed.
+    """
     name = new.name or ""
     same = old is not None and (old.topic_id == new.topic_id or ZERO_ID in {old.topic_id, new.topic_id})
     known = old.partitions if same and old is not None else {}
@@ -448,7 +478,14 @@ def _merge_topic(old: TopicMetadata | None, new: MetadataResponseTopic) -> Topic
             partitions[number] = current  # a broker that lags behind
         else:
             partitions[number] = _partition(name, described)
-    return TopicMetadata(name, bytes(new.topic_id), new.is_internal, partitions)
+    counted = not partitions or _counted(partitions)
+    if not counted:
+        if same and old is not None and old.partitions and old.counted:
+            partitions = {number: partitions.get(number, current) for number, current in known.items()}
+            counted = True
+        else:
+            partitions = {number: partition for number, partition in partitions.items() if number >= 0}
+    return TopicMetadata(name, bytes(new.topic_id), new.is_internal, partitions, counted)
 
 
 def _partition(topic: str, described: MetadataResponsePartition) -> PartitionMetadata:

@@ -80,8 +80,9 @@ class TopicWatch:
             if self._subscriptions.kind is SubscriptionKind.PATTERN:
                 self.match_pattern()
             if self._member is not None:
-                counts = {name: len(topic.partitions) for name, topic in snapshot.topics.items()}
-                self._member.update_metadata(counts, snapshot.errors, now)
+                counts = {name: len(topic.partitions) for name, topic in snapshot.topics.items() if topic.counted}
+                unusable = snapshot.errors.keys() | (snapshot.topics.keys() - counts.keys())
+                self._member.update_metadata(counts, unusable, now)
             for topic in self._used():
                 self._heed(topic, topic_error(snapshot, topic))
 

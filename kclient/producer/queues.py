@@ -147,7 +147,7 @@ class TopicQueues:
         found = snapshot.topics.get(self.name)
         for queue in self.partitions.values():
             queue.go_by(snapshot)
-        if found is None:
+        if found is None or not found.counted:
             return
         leaders = [(number, found.partitions[number].leader_id) for number in sorted(found.partitions)]
         self.available = [entry for entry in leaders if entry[1] in snapshot.nodes] or leaders

@@ -8,14 +8,19 @@ from typing import TYPE_CHECKING
 import anyio
 
 from kclient.arguments import check_topic, in_seconds, shown
-from kclient.cluster import topic_error
+from kclient.cluster import topic_error, what_lacks
 from kclient.errors import KafkaTimeoutError, UnknownTopicOrPartitionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from kclient.cluster import Cluster, ClusterSnapshot
+    from kclient.cluster import Cluster, ClusterSnapshot, TopicMetadata
     from kclient.types import PartitionInfo
+
+
+def _usable(topic: TopicMetadata) -> bool:
+    """Whether it is known how many partitions there are to choose from."""
+    return bool(topic.partitions) and topic.counted
 
 
 class KnownTopics:
@@ -27,7 +32,7 @@ class KnownTopics:
 
     def update(self, snapshot: ClusterSnapshot) -> None:
         """Go by new metadata from now on."""
-        self.counts = {name: len(topic.partitions) for name, topic in snapshot.topics.items() if topic.partitions}
+        self.counts = {name: len(topic.partitions) for name, topic in snapshot.topics.items() if _usable(topic)}
 
     def forget(self) -> None:
         """Know nothing any more, so that every append asks whether the producer takes records."""
@@ -92,6 +97,9 @@ class TopicLoader:
                 await self._grown(topic, partition, deadline, timeout)
         except KafkaTimeoutError as late:
             error = topic_error(cluster.snapshot, topic)
+            lacks = what_lacks(cluster.snapshot, topic)
+            if error is None and not cluster.trouble and lacks:
+                raise KafkaTimeoutError(f"{late.message}: {lacks}") from late
             if error is None:
                 raise
             raise KafkaTimeoutError(f"{late.message}: {error}") from error

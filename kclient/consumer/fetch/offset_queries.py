@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from kclient.arguments import as_timestamp, by_partition, check_topic, shown
-from kclient.cluster import MetadataCache, Trial, topic_error
+from kclient.cluster import MetadataCache, Trial, topic_error, what_lacks
 from kclient.consumer.fetch.list_offsets import OffsetSearch, Question, no_leader
 from kclient.errors import KafkaError, KafkaTimeoutError
 from kclient.protocol.messages import MetadataRequest, MetadataResponse
@@ -159,6 +159,9 @@ class OffsetQueries:
                 snapshot = await cluster.wait_until(known, timeout=timeout, what=what)
             except KafkaTimeoutError as error:
                 said = topic_error(cluster.snapshot, topic)  # by a broker that did answer
+                lacks = what_lacks(cluster.snapshot, topic)
+                if said is None and not cluster.trouble and lacks:
+                    raise KafkaTimeoutError(f"{error.message}: {lacks}") from error
                 if said is None:
                     raise
                 raise KafkaTimeoutError(f"{error.message}. {said.message}") from said

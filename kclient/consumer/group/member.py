@@ -304,7 +304,7 @@ class GroupMember:
 
         Args:
             counts: The number of partitions of each topic.
-            unknown: Topics that were asked for and do not exist (or cannot be read).
+            unknown: Topics that were asked for and do not exist, or cannot be read or counted.
             now: Monotonic time in seconds.
         """
         self._leader.update(counts, unknown)
