@@ -10,7 +10,8 @@ from pathlib import Path
 
 import psutil
 
-import tests.hostile_transactions  # noqa: F401  (its attacks are among those by name)
+import tests.hostile_refusals
+import tests.hostile_transactions  # noqa: F401  (as above)
 from tests.gateway_process import GatewayProcess
 from tests.gateway_wire import batch_of
 from tests.hostile_clients import ATTACKS, Site

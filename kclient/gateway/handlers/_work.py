@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Callable, Collection, Iterable, Iterator, Sized
 from heapq import merge
 from itertools import islice, repeat
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from kclient.net.answers import Work
+from kclient.protocol.lazy_arrays import lazily
 
 if TYPE_CHECKING:
     from kclient.gateway.handlers.handler import Finish
 
-__all__ = ["FEW", "READ_COMMITTED", "Work", "counted", "rows_of", "sorted_in_steps", "started"]
+__all__ = ["FEW", "READ_COMMITTED", "Work", "counted", "rows_for", "rows_of", "sorted_in_steps", "started"]
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 READ_COMMITTED: Final = 1
 """The isolation level of a client that wants committed records only."""
@@ -46,6 +50,14 @@ def rows_of(arrays: Iterable[Sized], each: int) -> Iterator[int]:
     for array in arrays:
         yield each
         yield from repeat(each, len(array))
+
+
+def rows_for(items: Collection[T], make: Callable[[T], R]) -> list[R]:
+    """A row of a response for each of some items: made at once if they are few, else while the response is encoded.
+
+    Rows of few items may hold rows of many: an array of those tells how many there are in all.
+    """
+    return [make(item) for item in items] if len(items) <= FEW else lazily(len(items), map(make, items))
 
 
 def _counted(sizes: Iterator[int], then: Finish) -> Work:

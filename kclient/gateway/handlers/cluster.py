@@ -11,7 +11,7 @@ from kclient.errors import ErrorCode, KafkaError, MismatchedEndpointTypeError, U
 from kclient.gateway.access import Access, AclOperation, ResourceType
 from kclient.gateway.contexts import ConnectionContext, RequestContext
 from kclient.gateway.error_codes import code_of
-from kclient.gateway.handlers._work import FEW, Work, sorted_in_steps, started
+from kclient.gateway.handlers._work import FEW, Work, rows_for, sorted_in_steps, started
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
 from kclient.gateway.leadership import Leadership
 from kclient.gateway.topics.names import INTERNAL, check_name
@@ -22,6 +22,7 @@ from kclient.protocol.messages.metadata import (
     DescribeClusterRequest,
     DescribeClusterResponse,
     DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsRequestTopicRequest,
     DescribeTopicPartitionsResponse,
     DescribeTopicPartitionsResponseCursor,
     DescribeTopicPartitionsResponsePartition,
@@ -121,12 +122,11 @@ class DescribeTopicPartitionsHandler(Handler):
         self, request: DescribeTopicPartitionsRequest, context: RequestContext, error: KafkaError
     ) -> DescribeTopicPartitionsResponse:
         """The same error for every topic."""
-        return DescribeTopicPartitionsResponse(
-            topics=[
-                DescribeTopicPartitionsResponseTopic(name=topic.name, error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
-                for topic in request.topics
-            ]
-        )
+
+        def answered(topic: DescribeTopicPartitionsRequestTopicRequest) -> DescribeTopicPartitionsResponseTopic:
+            return DescribeTopicPartitionsResponseTopic(name=topic.name, error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
+
+        return DescribeTopicPartitionsResponse(topics=rows_for(request.topics, answered))
 
     def _topic(
         self, name: str, skip: int, left: int, client: ConnectionContext

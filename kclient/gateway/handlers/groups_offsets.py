@@ -11,7 +11,7 @@ from kclient.errors import ErrorCode, KafkaError
 from kclient.gateway.access import AclOperation, ResourceType
 from kclient.gateway.error_codes import Role, code_of
 from kclient.gateway.groups.offsets import GroupOffsets, OffsetCommit
-from kclient.gateway.handlers._work import FEW, Work, started
+from kclient.gateway.handlers._work import FEW, Work, rows_for, started
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
 from kclient.gateway.rows.groups import CommittedOffset
 from kclient.protocol.lazy_arrays import lazily
@@ -35,6 +35,7 @@ from kclient.protocol.messages import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
+from kclient.protocol.messages.offsets import OffsetCommitRequestTopic, OffsetFetchRequestTopic
 from kclient.protocol.registry import ApiKey
 
 if TYPE_CHECKING:
@@ -198,19 +199,15 @@ class OffsetCommitHandler(Handler):
     def fail(self, request: OffsetCommitRequest, context: RequestContext, error: KafkaError) -> OffsetCommitResponse:
         """The answer to a commit that failed as a whole."""
         code = code_of(error, self.ROLE)
-        return OffsetCommitResponse(
-            topics=[
-                OffsetCommitResponseTopic(
-                    name=topic.name,
-                    topic_id=topic.topic_id,
-                    partitions=[
-                        OffsetCommitResponsePartition(partition_index=each.partition_index, error_code=code)
-                        for each in topic.partitions
-                    ],
-                )
-                for topic in request.topics
-            ]
-        )
+
+        def partition(asked: OffsetCommitRequestPartition) -> OffsetCommitResponsePartition:
+            return OffsetCommitResponsePartition(partition_index=asked.partition_index, error_code=code)
+
+        def answered(topic: OffsetCommitRequestTopic) -> OffsetCommitResponseTopic:
+            partitions = rows_for(topic.partitions, partition)
+            return OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions)
+
+        return OffsetCommitResponse(topics=rows_for(request.topics, answered))
 
 
 def _committed(partition: OffsetCommitRequestPartition, now_ms: int, retention_ms: int) -> CommittedOffset:
@@ -244,13 +241,18 @@ class OffsetFetchHandler(Handler):
 
     def fail(self, request: OffsetFetchRequest, context: RequestContext, error: KafkaError) -> OffsetFetchResponse:
         """The answer to a request that failed as a whole; the oldest version has a code for each partition only."""
-        response = OffsetFetchResponse(error_code=code_of(error, self.ROLE))
+        code = ErrorCode(code_of(error, self.ROLE))
+        response = OffsetFetchResponse(error_code=code)
         if context.api_version < _WITH_ERROR_CODE:
-            for topic in request.topics or ():
-                rows = [_old_row(None, topic.name, partition) for partition in topic.partition_indexes]
-                for row in rows:
-                    row.error_code = response.error_code
-                response.topics.append(OffsetFetchResponseTopic(name=topic.name, partitions=rows))
+
+            def partition(number: int) -> OffsetFetchResponsePartition:
+                return _refused_row(number, code)
+
+            def answered(topic: OffsetFetchRequestTopic) -> OffsetFetchResponseTopic:
+                partitions = rows_for(topic.partition_indexes, partition)
+                return OffsetFetchResponseTopic(name=topic.name, partitions=partitions)
+
+            response.topics = rows_for(request.topics or (), answered)
         return response
 
     def _begin(self, request: OffsetFetchRequest, context: RequestContext) -> Work:

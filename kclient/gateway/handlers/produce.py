@@ -33,7 +33,7 @@ from kclient.gateway.contexts import RequestContext
 from kclient.gateway.handlers._leaders import PRODUCE_SINCE, tell_producer
 from kclient.gateway.handlers._produce_reply import PendingReply, put, put_error, told
 from kclient.gateway.handlers._verification import Verifications
-from kclient.gateway.handlers._work import Work, started
+from kclient.gateway.handlers._work import Work, rows_for, started
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
 from kclient.gateway.leadership import Leadership
 from kclient.gateway.partition import Partition, writable
@@ -143,8 +143,7 @@ class ProduceHandler(Handler):
         wanted = _WANTED.get(request.acks)
         refusal = _refusal(request, context.api_version)
         if refusal is not None or wanted is None:
-            refusal = refusal or InvalidRequiredAcksError(f"acks={request.acks} is none of -1, 0 and 1")
-            return self.fail(request, context, refusal)
+            raise refusal or InvalidRequiredAcksError(f"acks={request.acks} is none of -1, 0 and 1")
         if len(request.topic_data) == 1 and len(request.topic_data[0].partition_data) == 1:
             topic = request.topic_data[0]
             partition = self._at_hand(topic, topic.partition_data[0], context)
@@ -352,15 +351,17 @@ class ProduceHandler(Handler):
         """The same error for every partition of the request; with `acks=0` the connection is closed."""
         if request.acks == 0:
             raise CloseConnectionError(str(error))
-        response = ProduceResponse()
-        for topic in request.topic_data:
-            answer = TopicProduceResponse(name=topic.name, topic_id=topic.topic_id)
-            for data in topic.partition_data:
-                row = PartitionProduceResponse(index=data.index)
-                put_error(row, error, context.api_version)
-                answer.partition_responses.append(row)
-            response.responses.append(answer)
-        return response
+
+        def partition(data: PartitionProduceData) -> PartitionProduceResponse:
+            row = PartitionProduceResponse(index=data.index)
+            put_error(row, error, context.api_version)
+            return row
+
+        def answered(topic: TopicProduceData) -> TopicProduceResponse:
+            rows = rows_for(topic.partition_data, partition)
+            return TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=rows)
+
+        return ProduceResponse(responses=rows_for(request.topic_data, answered))
 
     def _check_large(self, partition: Partition, data: PartitionProduceData, version: int) -> Work:
         """The header of a batch whose checksum takes long."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import Any, ClassVar, Final, cast
+from typing import ClassVar, Final, cast
 
 from kclient.errors import (
     ElectionNotNeededError,
@@ -25,7 +25,7 @@ from kclient.errors import (
 from kclient.gateway.access import Access, AclOperation
 from kclient.gateway.contexts import ConnectionContext, RequestContext
 from kclient.gateway.error_codes import Role, put_error
-from kclient.gateway.handlers._work import counted, rows_of
+from kclient.gateway.handlers._work import counted, rows_for, rows_of
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
 from kclient.gateway.leadership import Leadership
 from kclient.gateway.moves_by_hand import MovesByHand
@@ -38,6 +38,7 @@ from kclient.protocol.messages.replicas import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     ElectLeadersRequest,
+    ElectLeadersRequestTopicPartitions,
     ElectLeadersResponse,
     ElectLeadersResponsePartitionResult,
     ListPartitionReassignmentsRequest,
@@ -272,9 +273,14 @@ class ElectLeadersHandler(Handler):
         """The error for the whole, and for each partition that is named: version 0 has no other place."""
         response = ElectLeadersResponse()
         put_error(response, error, self.ROLE)
-        for topic in request.topic_partitions or ():
-            rows: list[Any] = [ElectLeadersResponsePartitionResult(partition_id=each) for each in topic.partitions]
-            for row in rows:
-                put_error(row, error, self.ROLE)
-            response.replica_election_results.append(ReplicaElectionResult(topic=topic.topic, partition_result=rows))
+
+        def partition(number: int) -> ElectLeadersResponsePartitionResult:
+            row = ElectLeadersResponsePartitionResult(partition_id=number)
+            put_error(row, error, self.ROLE)
+            return row
+
+        def answered(topic: ElectLeadersRequestTopicPartitions) -> ReplicaElectionResult:
+            return ReplicaElectionResult(topic=topic.topic, partition_result=rows_for(topic.partitions, partition))
+
+        response.replica_election_results = rows_for(request.topic_partitions or (), answered)
         return response

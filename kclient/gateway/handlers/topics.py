@@ -26,7 +26,7 @@ from kclient.gateway.access import CLUSTER_NAME, Access, AclOperation, ResourceT
 from kclient.gateway.config import Live, SettingOrigins
 from kclient.gateway.contexts import ConnectionContext, RequestContext
 from kclient.gateway.error_codes import Role, put_error
-from kclient.gateway.handlers._work import counted
+from kclient.gateway.handlers._work import counted, rows_for
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
 from kclient.gateway.settings import MOST_PARTITIONS, TOPIC_SETTINGS
 from kclient.gateway.topics.catalogue import TopicCatalogue
@@ -91,12 +91,13 @@ class CreateTopicsHandler(Handler):
 
     def fail(self, request: CreateTopicsRequest, context: RequestContext, error: KafkaError) -> CreateTopicsResponse:
         """The same error for every topic."""
-        response = CreateTopicsResponse()
-        for topic in request.topics:
+
+        def answered(topic: CreatableTopic) -> CreatableTopicResult:
             row = CreatableTopicResult(name=topic.name)
             put_error(row, error, self.ROLE)
-            response.topics.append(row)
-        return response
+            return row
+
+        return CreateTopicsResponse(topics=rows_for(request.topics, answered))
 
     async def _finish(self, request: CreateTopicsRequest, client: ConnectionContext) -> CreateTopicsResponse:
         response = CreateTopicsResponse()

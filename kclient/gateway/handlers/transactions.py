@@ -22,7 +22,7 @@ from kclient.errors import (
 )
 from kclient.gateway.access import CLUSTER_NAME, AclOperation, ResourceType
 from kclient.gateway.error_codes import Role, code_of
-from kclient.gateway.handlers._work import counted
+from kclient.gateway.handlers._work import counted, rows_for
 from kclient.gateway.handlers.handler import Begun, Finish, Handler, VersionRange
 from kclient.gateway.partition_id import PartitionId
 from kclient.gateway.peer_calls.names import named_group, named_id
@@ -42,6 +42,7 @@ from kclient.protocol.messages.transactions import (
     WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,
+    WritableTxnMarkerTopic,
     WritableTxnMarkerTopicResult,
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
@@ -220,18 +221,16 @@ class AddPartitionsToTxnHandler(Handler):
         code = code_of(error, self.ROLE)
         if context.api_version >= _FROM_BROKERS_SINCE:
             return AddPartitionsToTxnResponse(error_code=code)
-        return AddPartitionsToTxnResponse(
-            results_by_topic_v3_and_below=[
-                AddPartitionsToTxnTopicResult(
-                    name=topic.name,
-                    results_by_partition=[
-                        AddPartitionsToTxnPartitionResult(partition_index=number, partition_error_code=code)
-                        for number in topic.partitions
-                    ],
-                )
-                for topic in request.v3_and_below_topics
-            ]
-        )
+
+        def partition(number: int) -> AddPartitionsToTxnPartitionResult:
+            return AddPartitionsToTxnPartitionResult(partition_index=number, partition_error_code=code)
+
+        def answered(topic: AddPartitionsToTxnTopic) -> AddPartitionsToTxnTopicResult:
+            return AddPartitionsToTxnTopicResult(
+                name=topic.name, results_by_partition=rows_for(topic.partitions, partition)
+            )
+
+        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=rows_for(request.v3_and_below_topics, answered))
 
 
 def _sizes(topics: Sequence[AddPartitionsToTxnTopic]) -> Iterator[int]:
@@ -400,21 +399,17 @@ class WriteTxnMarkersHandler(Handler):
     ) -> WriteTxnMarkersResponse:
         """The same error for every partition."""
         code = code_of(error, self.ROLE)
-        return WriteTxnMarkersResponse(
-            markers=[
-                WritableTxnMarkerResult(
-                    producer_id=marker.producer_id,
-                    topics=[
-                        WritableTxnMarkerTopicResult(
-                            name=topic.name,
-                            partitions=[
-                                WritableTxnMarkerPartitionResult(partition_index=number, error_code=code)
-                                for number in topic.partition_indexes
-                            ],
-                        )
-                        for topic in marker.topics
-                    ],
-                )
-                for marker in request.markers
-            ]
-        )
+
+        def partition(number: int) -> WritableTxnMarkerPartitionResult:
+            return WritableTxnMarkerPartitionResult(partition_index=number, error_code=code)
+
+        def topic_of(topic: WritableTxnMarkerTopic) -> WritableTxnMarkerTopicResult:
+            return WritableTxnMarkerTopicResult(
+                name=topic.name, partitions=rows_for(topic.partition_indexes, partition)
+            )
+
+        def answered(marker: WritableTxnMarker) -> WritableTxnMarkerResult:
+            topics = rows_for(marker.topics, topic_of)
+            return WritableTxnMarkerResult(producer_id=marker.producer_id, topics=topics)
+
+        return WriteTxnMarkersResponse(markers=rows_for(request.markers, answered))

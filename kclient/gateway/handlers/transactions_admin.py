@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, cast
 from kclient.errors import ErrorCode, KafkaError, TransactionalIdNotFoundError
 from kclient.gateway.access import AclOperation, ResourceType
 from kclient.gateway.error_codes import Role, code_of
-from kclient.gateway.handlers._work import counted
+from kclient.gateway.handlers._work import counted, rows_for
 from kclient.gateway.handlers.handler import Begun, Finish, Handler, VersionRange
 from kclient.gateway.patterns import LinearPattern
 from kclient.gateway.transaction_states import CoordinatedState
@@ -104,7 +104,7 @@ class DescribeTransactionsHandler(Handler):
         """The same error for each."""
         code = code_of(error, self.ROLE)
         return DescribeTransactionsResponse(
-            transaction_states=[_nothing(each, code) for each in request.transactional_ids]
+            transaction_states=rows_for(request.transactional_ids, partial(_nothing, code=code))
         )
 
 

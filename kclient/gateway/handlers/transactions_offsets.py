@@ -10,7 +10,7 @@ from kclient.gateway.access import AclOperation, ResourceType
 from kclient.gateway.error_codes import Role, code_of
 from kclient.gateway.groups.offsets import OffsetCommit
 from kclient.gateway.groups.transactional import CommittingMember
-from kclient.gateway.handlers._work import FEW, Work, started
+from kclient.gateway.handlers._work import FEW, Work, rows_for, started
 from kclient.gateway.handlers.handler import Begun, Finish, Handler, VersionRange
 from kclient.gateway.peers import TransactionOf
 from kclient.gateway.rows.groups import CommittedOffset
@@ -21,6 +21,7 @@ from kclient.protocol.messages.transactions import (
     AddOffsetsToTxnResponse,
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
@@ -180,18 +181,14 @@ class TxnOffsetCommitHandler(Handler):
     ) -> TxnOffsetCommitResponse:
         """The same error for every partition."""
         code = code_of(error, self.ROLE)
-        return TxnOffsetCommitResponse(
-            topics=[
-                TxnOffsetCommitResponseTopic(
-                    name=topic.name,
-                    partitions=[
-                        TxnOffsetCommitResponsePartition(partition_index=each.partition_index, error_code=code)
-                        for each in topic.partitions
-                    ],
-                )
-                for topic in request.topics
-            ]
-        )
+
+        def partition(asked: TxnOffsetCommitRequestPartition) -> TxnOffsetCommitResponsePartition:
+            return TxnOffsetCommitResponsePartition(partition_index=asked.partition_index, error_code=code)
+
+        def answered(topic: TxnOffsetCommitRequestTopic) -> TxnOffsetCommitResponseTopic:
+            return TxnOffsetCommitResponseTopic(name=topic.name, partitions=rows_for(topic.partitions, partition))
+
+        return TxnOffsetCommitResponse(topics=rows_for(request.topics, answered))
 
 
 def _code(error: KafkaError, version: int) -> int:

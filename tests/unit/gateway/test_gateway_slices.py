@@ -18,7 +18,8 @@ from typing import Any
 
 import pytest
 
-import tests.hostile_transactions  # noqa: F401  (its attacks are among those by name)
+import tests.hostile_refusals
+import tests.hostile_transactions  # noqa: F401  (as above)
 from kclient.gateway import Gateway
 from kclient.gateway.handlers.fetch import FetchHandler
 from kclient.gateway.partition import Partition
@@ -70,7 +71,7 @@ LARGE = [
     "DescribeProducers of 200k partitions",
     "moves of 200k partitions",
     "DescribeLogDirs of 200k partitions",
-    *(name for name in ATTACKS if name.startswith("500k topics without partitions")),
+    *(name for name in ATTACKS if name.startswith(("500k topics without partitions", "refused: "))),
 ]
 
 
