@@ -128,6 +128,7 @@ class TransactionRun:
         chance: Decides what they do.
         java: The Java client, where it plays.
         replicas: Of each partition.
+        old: Whether the brokers know no KIP-890, as Kafka 3.9: then no client does what it is for.
     """
 
     def __init__(
@@ -140,6 +141,7 @@ class TransactionRun:
         java: JavaClient | None = None,
         *,
         replicas: int = 1,
+        old: bool = False,
     ) -> None:
         self.bootstrap = bootstrap
         self.topic = topic
@@ -151,6 +153,7 @@ class TransactionRun:
         self.counts: Counter[str] = Counter()
         """What the clients have done, by kind of line and by outcome."""
         self._replicas = replicas
+        self._old = old
         self._places = [TopicPartition(name, each) for name in (topic, f"{topic}-copy") for each in range(PARTITIONS)]
         self._ended = False
 
@@ -269,7 +272,7 @@ class TransactionRun:
 
     def _take(self, part: Part, log: Path, cuts: Sequence[int]) -> None:
         text = log.read_text()
-        told = _Told(self.history, part, self.topic, cuts)
+        told = _Told(self.history, part, self.topic, cuts, old=self._old or part.client == "confluent")
         for line in text[: text.rfind("\n") + 1].splitlines():  # one that was killed may have left half a line
             kind, *words = line.split(" ")
             self.counts[f"{part.client} {kind}"] += 1
@@ -279,11 +282,12 @@ class TransactionRun:
 class _Told:
     """Makes a history of what a process has said."""
 
-    def __init__(self, history: History, part: Part, topic: str, cuts: Sequence[int]) -> None:
+    def __init__(self, history: History, part: Part, topic: str, cuts: Sequence[int], *, old: bool) -> None:
         self._history = history
         self._part = part
         self._topic = topic
         self._cuts = cuts
+        self._old = old
         self._run = ""
         self._attempt = Attempt("")
         self._sends: dict[str, Send] = {}
@@ -330,13 +334,14 @@ class _Told:
                 (self._history.uncommitted if uncommitted else self._history.polls).append(poll)
 
     def _ended(self, now: int) -> None:
-        """An end of version 1 that was asked for again may decide what comes next: librdkafka knows no KIP-890.
+        """An end of version 1 that was asked for again may decide what comes next: librdkafka knows no KIP-890, and
+        neither does Kafka 3.9.
 
-        It asks again where its connection broke, or nobody answers for `socket.timeout.ms`, which is as long as its
-        transactions may be open.
+        A client asks again where its connection broke, or nobody answers for a while: librdkafka after
+        `socket.timeout.ms`, which is as long as its transactions may be open, the others later.
         """
         cut = bisect_left(self._cuts, now) > bisect_left(self._cuts, self._asked)
-        if self._part.client == "confluent" and (cut or now - self._asked > TIMEOUT_MS * 1_000_000 * 0.9):
+        if self._old and (cut or now - self._asked > TIMEOUT_MS * 1_000_000 * 0.9):
             self._risk = True
 
 

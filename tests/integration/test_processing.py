@@ -131,7 +131,10 @@ def seeded() -> random.Random:
 
 @pytest.mark.timeout(400)
 @pytest.mark.slow
-@pytest.mark.parametrize("server", [pytest.param("kafka", marks=pytest.mark.kafka), "gateway"])
+@pytest.mark.parametrize(
+    "server",
+    [pytest.param("kafka", marks=pytest.mark.kafka), pytest.param("kafka3", marks=pytest.mark.kafka), "gateway"],
+)
 async def test_instances_are_killed(request: pytest.FixtureRequest, server: str, topic: str, tmp_path: Path) -> None:
     found: KafkaServer | str = request.getfixturevalue(server)
     copying = Copying(found if isinstance(found, str) else found.bootstrap, topic, tmp_path)
@@ -163,27 +166,33 @@ async def test_the_gateway_is_killed(tmp_path: Path, pytestconfig: pytest.Config
         await anyio.to_thread.run_sync(gateway.stop)
 
 
+@pytest.fixture(params=["cluster", "cluster3"])
+def brokers(request: pytest.FixtureRequest) -> KafkaCluster:
+    made: KafkaCluster = request.getfixturevalue(request.param)
+    return made
+
+
 @ONE_CLUSTER
 @pytest.mark.timeout(600)
 @pytest.mark.slow
 @pytest.mark.kafka
-async def test_brokers_of_a_cluster_are_killed(cluster: KafkaCluster, topic: str, tmp_path: Path) -> None:
+async def test_brokers_of_a_cluster_are_killed(brokers: KafkaCluster, topic: str, tmp_path: Path) -> None:
     chance = seeded()
-    copying = Copying(cluster.bootstrap, topic, tmp_path, replicas=3)
+    copying = Copying(brokers.bootstrap, topic, tmp_path, replicas=3)
 
     async def kill() -> None:
         for node in NODES:
             await copying.until_copied(chance.randrange(1, 400))
-            server = cluster.servers[node]
+            server = brokers.servers[node]
             await anyio.to_thread.run_sync(partial(server.stop, kill=True))
             await copying.kill_workers(1, chance)
             await copying.until_copied(100)
-            await anyio.to_thread.run_sync(cluster.heal)
+            await anyio.to_thread.run_sync(brokers.heal)
 
     try:
         await copying.run(kill)
     finally:
-        await anyio.to_thread.run_sync(cluster.heal)
+        await anyio.to_thread.run_sync(brokers.heal)
 
 
 @pytest.mark.timeout(200)

@@ -14,7 +14,7 @@ import pytest
 from tests.conftest import require_java
 from tests.cutting_proxy import CuttingProxy
 from tests.gateway_process import GatewayProcess
-from tests.kafka_artifacts import KAFKA_4
+from tests.kafka_artifacts import KAFKA_3, KAFKA_4
 from tests.kafka_cluster import NODES, ONE_CLUSTER, KafkaCluster
 from tests.kafka_server import KafkaServer, ServerListener
 from tests.transaction_run import BROKER_SETTINGS, PAUSE_S, JavaClient, Part, TransactionRun
@@ -41,6 +41,9 @@ def java(tmp_path_factory: pytest.TempPathFactory) -> JavaClient:
     return JavaClient(KAFKA_4, tmp_path_factory.mktemp("java"))
 
 
+VERSIONS = [pytest.param(version, marks=pytest.mark.kafka, id=f"kafka {version}") for version in (KAFKA_3, KAFKA_4)]
+
+
 class OneGateway:
     """A gateway behind a proxy."""
 
@@ -59,9 +62,9 @@ class OneGateway:
 class OneBroker:
     """Apache Kafka, its clients behind a proxy; what it sends to itself goes past that."""
 
-    def __init__(self, folder: Path, proxy: CuttingProxy) -> None:
+    def __init__(self, version: str, folder: Path, proxy: CuttingProxy) -> None:
         require_java()
-        self._server = KafkaServer(KAFKA_4, folder, BROKER_SETTINGS, [ServerListener("CLIENTS")], heap="512m")
+        self._server = KafkaServer(version, folder, BROKER_SETTINGS, [ServerListener("CLIENTS")], heap="512m")
         told = f"PLAINTEXT://{self._server.bootstrap},CLIENTS://{proxy.address}"
         with (folder / "server.properties").open("a") as properties:
             properties.write(f"advertised.listeners={told}\n")
@@ -124,10 +127,11 @@ class Trouble:
             await self._run.until_committed(1)
 
 
+Kind = Callable[[Path, CuttingProxy], OneGateway | OneBroker]
+
+
 @asynccontextmanager
-async def behind_a_proxy(
-    kind: type[OneGateway | OneBroker], folder: Path
-) -> AsyncIterator[tuple[OneGateway | OneBroker, CuttingProxy]]:
+async def behind_a_proxy(kind: Kind, folder: Path) -> AsyncIterator[tuple[OneGateway | OneBroker, CuttingProxy]]:
     proxy = CuttingProxy()
     async with proxy.running():
         broker: OneGateway | OneBroker = await anyio.to_thread.run_sync(kind, folder, proxy)
@@ -153,37 +157,45 @@ async def test_a_short_run(java: JavaClient, tmp_path: Path, topic: str) -> None
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("kind", [pytest.param(OneBroker, marks=pytest.mark.kafka, id="kafka"), OneGateway])
+@pytest.mark.parametrize("version", [*VERSIONS, pytest.param(None, id="gateway")])
 async def test_a_long_run(
-    java: JavaClient, kind: type[OneGateway | OneBroker], tmp_path: Path, topic: str, pytestconfig: pytest.Config
+    java: JavaClient, version: str | None, tmp_path: Path, topic: str, pytestconfig: pytest.Config
 ) -> None:
+    kind: Kind = OneGateway if version is None else partial(OneBroker, version)
     async with behind_a_proxy(kind, tmp_path) as (broker, proxy):
-        run = TransactionRun(proxy.address, topic, tmp_path, ALL, seeded(), java)
+        run = TransactionRun(proxy.address, topic, tmp_path, ALL, seeded(), java, old=version == KAFKA_3)
         times = max(1, pytestconfig.getoption("kills") // 4)
         await run.play(partial(Trouble(run, broker, proxy).each, times), cuts=proxy.cuts)
     print(dict(run.counts))
     assert all(run.counts[f"{client} committed"] > 10 for client in CLIENTS)
 
 
+@pytest.fixture(params=["cluster", "cluster3"])
+def brokers(request: pytest.FixtureRequest) -> KafkaCluster:
+    made: KafkaCluster = request.getfixturevalue(request.param)
+    return made
+
+
 @ONE_CLUSTER
 @pytest.mark.long
 @pytest.mark.kafka
 @pytest.mark.timeout(1800)
-async def test_three_brokers(cluster: KafkaCluster, java: JavaClient, tmp_path: Path, topic: str) -> None:
+async def test_three_brokers(brokers: KafkaCluster, java: JavaClient, tmp_path: Path, topic: str) -> None:
     """One after the other is killed."""
-    run = TransactionRun(cluster.bootstrap, topic, tmp_path, FEW, seeded(), java, replicas=3)
+    old = brokers.version == KAFKA_3
+    run = TransactionRun(brokers.bootstrap, topic, tmp_path, FEW, seeded(), java, replicas=3, old=old)
 
     async def kill() -> None:
         for node in NODES:
-            await anyio.to_thread.run_sync(partial(cluster.servers[node].stop, kill=True))
+            await anyio.to_thread.run_sync(partial(brokers.servers[node].stop, kill=True))
             await run.until_committed(2)
-            await anyio.to_thread.run_sync(cluster.heal)
+            await anyio.to_thread.run_sync(brokers.heal)
             await run.until_committed(2)
 
     try:
         await run.play(kill)
     finally:
-        await anyio.to_thread.run_sync(cluster.heal)
+        await anyio.to_thread.run_sync(brokers.heal)
     assert all(run.counts[f"{client} committed"] > 10 for client in CLIENTS), run.counts
 
 

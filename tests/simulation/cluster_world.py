@@ -85,6 +85,8 @@ class World:
         """So many things last that happen to gateways."""
         self.calm_since = 0.0
         """When the last one ended."""
+        self.loop: Loop
+        """In which all of it lives."""
         self.working = True
         self.counts: Counter[str] = Counter()
         self.topics = [TopicLives(self, "x")]
@@ -479,7 +481,8 @@ def live(
     with tempfile.TemporaryDirectory(dir=_fast()) as folder:
         world = kind(seed, backend, Path(folder), events)
 
-        async def main(_: Loop) -> None:
+        async def main(loop: Loop) -> None:
+            world.loop = loop
             async with AsyncExitStack() as stack:
                 if backend == "memory":
                     await stack.enter_async_context(world.place.open())

@@ -7,12 +7,13 @@ turn first is decided by the seed.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import pkgutil
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from random import Random
 from typing import Any, TypeVar
 from unittest import mock
@@ -235,6 +236,32 @@ def _simulated_time() -> Iterator[None]:
             module.time = time  # type: ignore[attr-defined]
 
 
+def _jumping_clock() -> AbstractContextManager[Any]:
+    """A clock stands still while somebody has something to do, and does not look at the real one for that."""
+    kind: Any = MockClock
+    jump = kind.jump
+
+    def now(clock: Any) -> float:
+        return float(clock._virtual_base)
+
+    def past(clock: Any, seconds: float) -> None:
+        """Who sleeps until something is due by sums of their own is woken a rounding error early, again and again."""
+        jump(clock, seconds + 1e-9)
+
+    return mock.patch.multiple(kind, current_time=now, jump=past)
+
+
+@contextmanager
+def _fewer_collections() -> Iterator[None]:
+    """Worlds make many objects that are gone soon: looking for cycles among them takes a fifth of the time."""
+    usual = gc.get_threshold()
+    gc.set_threshold(50_000, 20, 50)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
+
+
 def run(main: Callable[[Loop], Awaitable[T]], seed: int) -> T:
     """Run `main(loop)` in simulated time; whatever is decided by chance is decided by the seed."""
     loop = Loop(Random(seed))
@@ -245,16 +272,11 @@ def run(main: Callable[[Loop], Awaitable[T]], seed: int) -> T:
             loop.nursery.cancel_scope.cancel()
         return result
 
-    jump = MockClock.jump
-
-    def past(clock: MockClock, seconds: float) -> None:
-        """Who sleeps until something is due by sums of their own is woken a rounding error early, again and again."""
-        jump(clock, seconds + 1e-9)
-
     scheduler: Any = trio._core._run
     with (
         mock.patch.object(scheduler, "_ALLOW_DETERMINISTIC_SCHEDULING", True),
-        mock.patch.object(MockClock, "jump", past),
+        _jumping_clock(),
+        _fewer_collections(),
         _in_place(loop),
     ):
         scheduler._r.seed(seed)

@@ -123,7 +123,7 @@ class World:
 
     async def run(self) -> None:
         if self.backend == "embedded":
-            self.disk = PowerCutFiles(self._base())
+            self.disk = PowerCutFiles.found(self._base())
         memory.reset(self._name())
         try:
             for _ in range(self.dice.choice([2, 3, 4])):
@@ -136,9 +136,7 @@ class World:
         return f"lives-{self.seed}"
 
     def _base(self) -> Path:
-        base = self.folder / f"life-{self.lives}"
-        base.mkdir(exist_ok=True)
-        return base
+        return self.folder / f"life-{self.lives}"
 
     def _open_store(self) -> Any:
         if self.disk is None:
@@ -254,14 +252,7 @@ class World:
             self.lives += 1
             return
         if self.disk is not None:
-            base = self._base()
-            disk = PowerCutFiles(base)
-            for folder in [base, *(each for each in base.rglob("*") if each.is_dir())]:
-                disk._sync_entries(str(folder))
-            for file in base.rglob("*"):
-                if file.is_file():
-                    disk._content[disk._number(str(file))] = file.read_bytes()
-            self.disk = disk
+            self.disk = PowerCutFiles.found(self._base())
 
     # --- the promises ---
 

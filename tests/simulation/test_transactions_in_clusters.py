@@ -6,22 +6,21 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 
-from kclient.gateway.groups.offsets import GroupOffsets
-from kclient.gateway.log_transactions import LogTransactions
-from kclient.gateway.partition_id import PartitionId
-from kclient.gateway.transaction import ProducerIdentity, Transaction
-from kclient.gateway.transaction_states import CoordinatedState
-from kclient.gateway.transactions.coordinator import TransactionCoordinator
-from kclient.gateway.transactions.ending import TransactionEnding
+from tests.simulation.broken_transactions import (
+    an_epoch_is_not_checked,
+    it_is_complete_before_all_markers,
+    markers_are_sent_before_prepare,
+    offsets_are_applied_early,
+    what_is_not_decided_is_read,
+)
 from tests.simulation.promises import Violated
 from tests.simulation.seeds import blocks
 from tests.simulation.transaction_seams import SEAMS, Seam
@@ -74,65 +73,6 @@ def test_a_seed_gives_the_same_history() -> None:
 
 
 # Rules that are broken on purpose
-
-
-def markers_are_sent_before_prepare() -> AbstractContextManager[Any]:
-    """What is decided is not durable yet."""
-    end = TransactionCoordinator.end
-
-    async def early(
-        self: TransactionCoordinator, transactional_id: str, producer: ProducerIdentity, **options: Any
-    ) -> ProducerIdentity:
-        found = self.table.peek(transactional_id)
-        if found is not None and found.state is CoordinatedState.ONGOING and found.producer == producer:
-            ends = found.ended(producer, now_ms=found.update_ms, **options)
-            ending: Any = self.table.watcher
-            await ending._write(ends, ends.partitions)
-        return await end(self, transactional_id, producer, **options)
-
-    return mock.patch.object(TransactionCoordinator, "end", early)
-
-
-def it_is_complete_before_all_markers() -> AbstractContextManager[Any]:
-    """Each leader is told once."""
-    write = TransactionEnding._write
-
-    async def once(
-        self: TransactionEnding, transaction: Transaction, partitions: Iterable[PartitionId]
-    ) -> set[PartitionId]:
-        wanted = set(partitions)
-        await write(self, transaction, wanted)
-        return wanted
-
-    return mock.patch.object(TransactionEnding, "_write", once)
-
-
-def offsets_are_applied_early() -> AbstractContextManager[Any]:
-    """As soon as they come, though they are pending."""
-    pend = GroupOffsets.pend
-
-    def early(self: GroupOffsets, transactional_id: str, pending: Any) -> None:
-        pend(self, transactional_id, pending)
-        for partition, offset in () if pending is None else pending.offsets.items():
-            self.put(partition, offset.committed)
-
-    return mock.patch.object(GroupOffsets, "pend", early)
-
-
-def an_epoch_is_not_checked() -> AbstractContextManager[Any]:
-    """An EndTxn of whoever had the id before ends the transaction of who has it now."""
-    ended = Transaction.ended
-
-    def anybodys(self: Transaction, producer: ProducerIdentity, **options: Any) -> Transaction:
-        known = producer.producer_id == self.producer.producer_id and self.state is CoordinatedState.ONGOING
-        return ended(self, self.producer if known else producer, **options)
-
-    return mock.patch.object(Transaction, "ended", anybodys)
-
-
-def what_is_not_decided_is_read() -> AbstractContextManager[Any]:
-    """The last stable offset is the high watermark."""
-    return mock.patch.object(LogTransactions, "stable_offset", lambda _, high_watermark: high_watermark)
 
 
 def crashes_before_prepare(seed: int) -> None:

@@ -15,6 +15,7 @@ from unittest import mock
 import trio
 
 from kclient.errors import ErrorCode, error_for
+from kclient.gateway.append import Append
 from kclient.gateway.peers import LocalPeers
 from kclient.gateway.rows.keys import PENDING, TRANSACTIONS, parse_transaction_key
 from kclient.gateway.rows.transactions import decode_transaction
@@ -47,6 +48,9 @@ class Seam(NamedTuple):
 
 
 SEAMS: Final = tuple(Seam(step, made) for step in STEPS for made in (False, True))
+ON_DISK: Final = (Seam("append", made=True), Seam("sync", made=False), Seam("sync", made=True))
+"""Where the power may be cut besides: a marker is appended, and not durable yet; right before what was written is
+synced, and right behind it."""
 
 
 class _Trap:
@@ -78,14 +82,14 @@ class Seams:
             for key, value in writes.items():
                 if key.startswith(TRANSACTIONS) and value is not None:
                     found = decode_transaction(value, parse_transaction_key(key))
-                    self._pass(node, Seam(_STEP_OF[found.state], made))
+                    self.come(node, Seam(_STEP_OF[found.state], made))
                 elif key.startswith(PENDING) and value is not None:
-                    self._pass(node, Seam("offsets", made))
+                    self.come(node, Seam("offsets", made))
 
         node.reached.manager.seam = committed
 
-    def _pass(self, node: Node, seam: Seam) -> bool:
-        """Whether the gateway is to crash here."""
+    def come(self, node: Node, seam: Seam) -> bool:
+        """A gateway comes to a seam; whether it crashes there."""
         self.passed[seam] += 1
         trap = self._armed.get(seam)
         if trap is None:
@@ -117,7 +121,12 @@ class Seams:
         def appended(peers: LocalPeers, *arguments: Any) -> Any:
             """The marker of each partition."""
             crashed = self._here(Seam("marker", made=False))
-            return ErrorCode.NOT_LEADER_OR_FOLLOWER if crashed else append(peers, *arguments)
+            if crashed:
+                return ErrorCode.NOT_LEADER_OR_FOLLOWER
+            result = append(peers, *arguments)
+            if isinstance(result, Append):
+                self._here(Seam("append", made=True))
+            return result
 
         async def written(peers: LocalPeers, *arguments: Any, **options: Any) -> Any:
             result = await write(peers, *arguments, **options)
@@ -140,4 +149,4 @@ class Seams:
     def _here(self, seam: Seam) -> bool:
         machine = current()
         node = None if machine is None else self._nodes.get(machine)
-        return node is not None and self._pass(node, seam)
+        return node is not None and self.come(node, seam)

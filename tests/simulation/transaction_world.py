@@ -88,7 +88,7 @@ class TransactionWorld(World):
         """How long transactions may be open."""
         self.network = Network(self.dice, self.dice.choice([0.0, 0.01, 0.04]))
         self.history = History()
-        self.seams = Seams(self._crash)
+        self.seams = Seams(self.strike)
         self.ready = trio.Event()
         """There are topics."""
         self._moments = 0
@@ -125,7 +125,18 @@ class TransactionWorld(World):
             await wire.create(topic, PARTITIONS)
         self.ready.set()
 
-    def _crash(self, node: Node) -> None:
+    async def start(self, number: int) -> Node:
+        """Start a gateway, once the process that had its number before is gone."""
+        while any(node.number == number for node in self.running):
+            await trio.sleep(0.1)
+        return await super().start(number)
+
+    def strike(self, node: Node) -> None:
+        """A gateway has come to a seam where it is to crash, and does so in this moment."""
+        self.crash(node)
+
+    def crash(self, node: Node) -> None:
+        """Have a gateway crash in this moment: nobody hears of it any more, and it does not reach the store."""
         if node in self._crashed:
             return
         self._crashed.add(node)
@@ -136,7 +147,7 @@ class TransactionWorld(World):
 
     async def end(self, node: Node, kind: str) -> None:
         if kind != "closed":
-            self._crash(node)
+            self.crash(node)
         if node not in self._ended:  # one that is being closed may crash meanwhile
             self._ended.add(node)
             await super().end(node, kind)
@@ -148,20 +159,26 @@ class TransactionWorld(World):
         else:
             await super().happen(kind, node)
 
-    async def _begin(self) -> None:
+    async def begin(self) -> None:
+        """Have the first crash of the world happen, at the seam that the seed says."""
         await self._strike(30)
         self._begun.set()
 
     async def _strike(self, seconds: float) -> None:
-        """Have a gateway crash at the next seam, if one comes there within so many seconds."""
+        struck = await self.next_seam(seconds)
+        if struck is not None:
+            await self.end(struck, "killed")
+
+    async def next_seam(self, seconds: float) -> Node | None:
+        """Have whoever comes to the next seam crash there; None if nobody does within so many seconds."""
         if not self._seams:
-            return
+            return None
         seam = self._seams[self._seam % len(self._seams)]
         self._seam += self.dice.randrange(1, len(SEAMS))
         struck = await self.seams.strike(seam, self.dice.choice([1, 1, 2]), seconds)
         if struck is not None:
             self.counts[str(seam)] += 1
-            await self.end(struck, "killed")
+        return struck
 
     # What is there in the end
 
@@ -222,7 +239,7 @@ class TransactionWorld(World):
                     async with trio.open_nursery() as nursery:
                         nursery.start_soon(self.rule, times)
                         await self.ready.wait()
-                        nursery.start_soon(self._begin)
+                        nursery.start_soon(self.begin)
                         nursery.start_soon(CommittedReader(self).live)
                         nursery.start_soon(watch_offsets, self)
                         for client in self._clients:

@@ -8,7 +8,8 @@ import os
 import random
 import shutil
 import threading
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from kclient.htp.embedded.files import Files, SyncPoint
@@ -36,12 +37,31 @@ class PowerCutFiles(Files):
         self.base = str(base)
         self.skip = skip
         self.reached: set[SyncPoint] = set()
+        self.on_sync: Callable[[SyncPoint, bool], object] | None = None
+        """Is told of syncs of files: before (False) and when their content is durable."""
         self._lock = threading.RLock()
         self._numbers = itertools.count()
         self._inodes: dict[int, int] = {}
         """Inode numbers are used again; a number of our own is not."""
         self._content: dict[int, bytes] = {}
         self._entries: dict[int, dict[str, int]] = {}
+
+    @classmethod
+    def found(cls, base: Path, skip: Container[SyncPoint] = ()) -> PowerCutFiles:
+        """The disk of a machine that is switched on: all that is there is durable.
+
+        Args:
+            base: What is there, as `cut` has left it; a directory that is made if it does not exist.
+            skip: Syncs that are left out from now on.
+        """
+        base.mkdir(exist_ok=True)
+        disk = cls(base, skip)
+        for folder in [base, *(each for each in base.rglob("*") if each.is_dir())]:
+            disk._sync_entries(str(folder))
+        for file in base.rglob("*"):
+            if file.is_file():
+                disk._content[disk._number(str(file))] = file.read_bytes()
+        return disk
 
     # creating: a new inode, of which nothing is durable
 
@@ -84,7 +104,7 @@ class PowerCutFiles(Files):
         return True
 
     def sync(self, fd: int, point: SyncPoint) -> None:
-        with self._lock:
+        with self._lock, self._told(point):
             if self._counts(point):
                 number = self._inodes.setdefault(os.fstat(fd).st_ino, next(self._numbers))
                 self._content[number] = os.pread(fd, os.fstat(fd).st_size, 0)
@@ -95,12 +115,20 @@ class PowerCutFiles(Files):
                 self._sync_entries(path)
 
     def sync_everything(self, fd: int, point: SyncPoint) -> None:
-        with self._lock:
+        with self._lock, self._told(point):
             if self._counts(point):
                 for folder, _, names in os.walk(self.base):
                     self._sync_entries(folder)
                     for name in set(names) & set(_names(folder)):
                         self._content[self._number(f"{folder}/{name}")] = Path(folder, name).read_bytes()
+
+    @contextmanager
+    def _told(self, point: SyncPoint) -> Iterator[None]:
+        if self.on_sync is not None:
+            self.on_sync(point, False)
+        yield
+        if self.on_sync is not None:
+            self.on_sync(point, True)
 
     def _counts(self, point: SyncPoint) -> bool:
         self.reached.add(point)

@@ -48,15 +48,7 @@ class Machine:
         self.disk = self._disk()
 
     def _disk(self) -> PowerCutFiles:
-        base = self.folder / f"life-{self.lives}"
-        base.mkdir(exist_ok=True)
-        disk = PowerCutFiles(base, self.skip)
-        for folder in [base, *(each for each in base.rglob("*") if each.is_dir())]:
-            disk._sync_entries(str(folder))
-        for file in base.rglob("*"):
-            if file.is_file():
-                disk._content[disk._number(str(file))] = file.read_bytes()
-        return disk
+        return PowerCutFiles.found(self.folder / f"life-{self.lives}", self.skip)
 
     def store(self, **options: object) -> NamedStore:
         path = Path(self.disk.base, "deep", "data")
