@@ -26,6 +26,7 @@ from kclient.errors import (
     GroupNotEmptyError,
     KafkaError,
     NotYetSupportedError,
+    UnsupportedVersionError,
     error_for,
 )
 from kclient.net.connection import Connection
@@ -46,6 +47,8 @@ from kclient.protocol.messages import (
     OffsetDeleteResponseTopic,
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
     OffsetFetchResponse,
     OffsetFetchResponsePartition,
     OffsetFetchResponsePartitions,
@@ -54,6 +57,8 @@ from kclient.types import Node, OffsetAndMetadata, Offsets, Partition, TopicPart
 
 # Later versions name topics by id only; names serve every broker.
 _LAST_VERSION_WITH_NAMES = 9
+_FIRST_WITH_STABLE = 7
+"""The first version of OffsetFetch that waits for transactions (KIP-447)."""
 _ANOTHER_KIND = frozenset({ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION})
 """What brokers answer of a group that is not of the type that they are asked for; the other where they have no such
 groups."""
@@ -171,26 +176,52 @@ class GroupOperations(TopicOperations):
         await self._at_coordinator(group_id, ask, timeout=timeout, what=f"Deleting group {shown(group_id)}")
 
     async def list_group_offsets(
-        self, group_id: str, partitions: Iterable[Partition] | None = None, *, timeout: float | None = None
+        self,
+        group_id: str,
+        partitions: Iterable[Partition] | None = None,
+        *,
+        require_stable: bool = False,
+        timeout: float | None = None,
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """What the group has committed: of these partitions, or of all.
 
+        Args:
+            group_id: the group.
+            partitions: which; None for all that have an offset.
+            require_stable: wait for transactions that are about to commit offsets of these partitions (KIP-447).
+                Without `partitions` brokers wait for those only that have an offset already.
+            timeout: seconds; the default is `default.api.timeout.ms`.
+
         Raises:
+            UnstableOffsetCommitError: such a transaction is still open after `timeout`.
+            UnsupportedVersionError: the broker is older than Kafka 2.5, and `require_stable` is set.
             TypeError: these are not partitions.
         """
         check_group(group_id)
         chosen = None if partitions is None else set(as_partitions(partitions))
+        by_topic: dict[str, list[int]] = defaultdict(list)
+        for tp in sorted(chosen or ()):
+            by_topic[tp.topic].append(tp.partition)
 
         async def ask(
             trial: Trial, connection: Connection, coordinator: Node
         ) -> dict[TopicPartition, OffsetAndMetadata]:
             version = version_for(connection, OffsetFetchRequest, _LAST_VERSION_WITH_NAMES)
-            request = OffsetFetchRequest()
+            if require_stable and version < _FIRST_WITH_STABLE:
+                raise UnsupportedVersionError(f"{connection.address} cannot wait for stable offsets (Kafka 2.5 can)")
+            request = OffsetFetchRequest(require_stable=require_stable)
+            named = require_stable and chosen is not None  # of the others it is not told what is pending
             if version >= 8:
-                request.groups = [OffsetFetchRequestGroup(group_id=group_id, topics=None)]
+                topics = [
+                    OffsetFetchRequestTopics(name=name, partition_indexes=which) for name, which in by_topic.items()
+                ]
+                request.groups = [OffsetFetchRequestGroup(group_id=group_id, topics=topics if named else None)]
             else:
+                older = [
+                    OffsetFetchRequestTopic(name=name, partition_indexes=which) for name, which in by_topic.items()
+                ]
                 request.group_id = group_id
-                request.topics = None
+                request.topics = older if named else None
             found: dict[TopicPartition, OffsetAndMetadata] = {}
             await self._exchange(
                 trial,

@@ -80,8 +80,9 @@ class ProducerMetrics:
         self.batches_split += 1
 
     def transaction_call(self, name: str, seconds: float) -> None:
-        """A call of a transaction was successful (KIP-761)."""
-        self.transaction_times[name] += seconds
+        """A call of a transaction was successful (KIP-761); those that are ours alone have no figure."""
+        if name in self.transaction_times:
+            self.transaction_times[name] += seconds
 
     def figures(self) -> dict[str, float]:
         """By Java's names; times in milliseconds unless the name says otherwise, sizes in bytes before compression."""

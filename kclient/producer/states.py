@@ -154,6 +154,10 @@ class TransactionState(PlainEnum):
     """What was sent is waited for, then the coordinator is asked to commit."""
     ABORTING = auto()
     """What has left is waited for, then the coordinator is asked to abort."""
+    HANDING_OVER = auto()
+    """What was sent is waited for; the coordinator is not asked."""
+    HANDED_OVER = auto()
+    """All of it is there, and the transaction is open: another producer ends it."""
     ABORTABLE_ERROR = auto()
     """The transaction cannot be committed any more: it has to be aborted, then the producer can go on."""
     FATAL_ERROR = auto()
@@ -168,6 +172,8 @@ class TransactionEvent(PlainEnum):
     BEGIN = "begin_transaction"
     COMMIT = "commit_transaction"
     ABORT = "abort_transaction"
+    HAND_OVER = "hand_over"
+    ALL_THERE = "all of it is there"
     FAILED = "what it holds cannot be committed any more"
     ENDED = "ended"
     ENDED_WITH_BUMP = "ended, and the epoch has to be bumped"
@@ -188,6 +194,7 @@ TRANSACTION_TABLE: StateTable[TransactionState, TransactionEvent] = {
     TransactionState.IN_TRANSACTION: {
         TransactionEvent.COMMIT: TransactionState.COMMITTING,
         TransactionEvent.ABORT: TransactionState.ABORTING,
+        TransactionEvent.HAND_OVER: TransactionState.HANDING_OVER,
         TransactionEvent.FAILED: TransactionState.ABORTABLE_ERROR,
         TransactionEvent.FATAL: TransactionState.FATAL_ERROR,
     },
@@ -202,6 +209,12 @@ TRANSACTION_TABLE: StateTable[TransactionState, TransactionEvent] = {
         TransactionEvent.ENDED_WITH_BUMP: TransactionState.INITIALIZING,
         TransactionEvent.FATAL: TransactionState.FATAL_ERROR,
     },
+    TransactionState.HANDING_OVER: {
+        TransactionEvent.ALL_THERE: TransactionState.HANDED_OVER,
+        TransactionEvent.FAILED: TransactionState.ABORTABLE_ERROR,
+        TransactionEvent.FATAL: TransactionState.FATAL_ERROR,
+    },
+    TransactionState.HANDED_OVER: {},
     TransactionState.ABORTABLE_ERROR: {
         TransactionEvent.ABORT: TransactionState.ABORTING,
         TransactionEvent.FATAL: TransactionState.FATAL_ERROR,

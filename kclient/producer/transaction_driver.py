@@ -22,6 +22,7 @@ from kclient.errors import (
     KafkaTimeoutError,
 )
 from kclient.producer.delivery import wait_for_batches
+from kclient.producer.open_transactions import OpenTransaction
 from kclient.producer.producer_id import NO_PRODUCER_ID, ProducerIdAndEpoch
 from kclient.producer.states import TransactionState
 from kclient.producer.transaction_coordinator import FIRST_PAUSE, CoordinatorRequests, GivenUpError, RefusedError
@@ -65,9 +66,12 @@ BEGIN: Final = "begin_transaction"
 INIT: Final = "init_transactions"
 COMMIT: Final = "commit_transaction"
 ABORT: Final = "abort_transaction"
+HAND_OVER: Final = "hand_over"
 SEND_OFFSETS: Final = "send_offsets_to_transaction"
 
 
+_WAITING: Final = frozenset({TransactionState.COMMITTING, TransactionState.ABORTING, TransactionState.HANDING_OVER})
+"""What was sent is waited for."""
 _LEFT_OPEN: Final = frozenset({TransactionState.IN_TRANSACTION, TransactionState.ABORTABLE_ERROR})
 
 
@@ -168,6 +172,21 @@ class TransactionDriver:
     async def abort_transaction(self) -> Callable[[], None]:
         """Abort what was sent."""
         return await self._call(ABORT, self._manager.abort, self._abort)
+
+    async def hand_over(self) -> Callable[[], None]:
+        """Have everything delivered, and leave the transaction open; `handed_over` then says which it is.
+
+        `open_transactions` ends it. Nothing but that, or its time-out, does: closing leaves it open.
+        """
+        return await self._call(HAND_OVER, self._manager.hand_over, self._hand_over)
+
+    @property
+    def handed_over(self) -> OpenTransaction | None:
+        """The transaction that `hand_over` has left open; None where no coordinator knows of one."""
+        manager = self._manager
+        if manager.state is not TransactionState.HANDED_OVER or not manager.started:
+            return None
+        return OpenTransaction(manager.transactional_id, *manager.identity, manager.version)
 
     async def send_offsets(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: ConsumerGroupMetadata
@@ -310,6 +329,11 @@ class TransactionDriver:
             self._raise_error()
             raise
 
+    async def _hand_over(self) -> None:
+        await self._through()
+        self._raise_error()
+        self._manager.handed_over()
+
     async def _abort(self) -> None:
         await self._through()
         self._reports.take_failures()  # whoever aborts knows that they failed
@@ -321,7 +345,7 @@ class TransactionDriver:
         """Wait until what belongs to the transaction is through: records, offsets, partitions that are being added."""
         batches = self._buffer.begin_flush()
         try:
-            if self._manager.state in {TransactionState.COMMITTING, TransactionState.ABORTING}:
+            if self._manager.state in _WAITING:
                 with anyio.CancelScope() as self._delivering:
                     await wait_for_batches(batches)
         finally:
@@ -467,7 +491,7 @@ class TransactionDriver:
         name, manager = self._manager.transactional_id, self._manager
         patience = max(self._max_block, self._timeout_ms / 1000)  # later the coordinator has aborted it by itself
         with anyio.move_on_after(patience) as scope:
-            if self._pending is not None and self._pending.name in {COMMIT, ABORT}:
+            if self._pending is not None and self._pending.name in {COMMIT, ABORT, HAND_OVER}:
                 await self._pending.ended()
             if manager.state in _LEFT_OPEN:  # also after a commit that failed
                 logger.warning("The producer is closed amid a transaction of %r: it is aborted", name)

@@ -26,7 +26,9 @@ V1: Final = 1
 V2: Final = 2
 """Produce and TxnOffsetCommit add them; each end bumps the epoch (KIP-890)."""
 
-_ADDING: Final = frozenset({TransactionState.IN_TRANSACTION, TransactionState.COMMITTING})
+_ADDING: Final = frozenset(
+    {TransactionState.IN_TRANSACTION, TransactionState.COMMITTING, TransactionState.HANDING_OVER}
+)
 _GIVING_UP: Final = frozenset({TransactionState.ABORTABLE_ERROR, TransactionState.ABORTING})
 
 _CALLS: Final = {
@@ -34,6 +36,7 @@ _CALLS: Final = {
     TransactionEvent.BEGIN: "begin_transaction",
     TransactionEvent.COMMIT: "commit_transaction",
     TransactionEvent.ABORT: "abort_transaction",
+    TransactionEvent.HAND_OVER: "hand_over",
 }
 _REASONS: Final = {
     TransactionState.UNINITIALIZED: "init_transactions has not been called",
@@ -42,6 +45,8 @@ _REASONS: Final = {
     TransactionState.IN_TRANSACTION: "a transaction is open; commit or abort it",
     TransactionState.COMMITTING: "the transaction is being committed; call commit_transaction again to wait for it",
     TransactionState.ABORTING: "the transaction is being aborted; call abort_transaction again to wait for it",
+    TransactionState.HANDING_OVER: "the transaction is being handed over; call hand_over again to wait for it",
+    TransactionState.HANDED_OVER: "the transaction was handed over for another producer to end; close this one",
 }
 
 
@@ -146,6 +151,15 @@ class TransactionManager:
         """`abort_transaction` begins."""
         self.check(TransactionEvent.ABORT)
         self._on(TransactionEvent.ABORT)
+
+    def hand_over(self) -> None:
+        """`hand_over` begins: this producer adds nothing more, and does not end the transaction."""
+        self.check(TransactionEvent.HAND_OVER)
+        self._on(TransactionEvent.HAND_OVER)
+
+    def handed_over(self) -> None:
+        """Everything that was sent is there."""
+        self._on(TransactionEvent.ALL_THERE)
 
     @property
     def started(self) -> bool:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from kclient.spark.pipelines import TopicSummary as TopicSummary
     from kclient.spark.pipelines import archive as archive
     from kclient.spark.ranges import DataLossError as DataLossError
+    from kclient.spark.sink_records import ExactlyOnceError as ExactlyOnceError
     from kclient.spark.source import KclientDataSource as KclientDataSource
     from kclient.spark.source import register as register
 
@@ -35,6 +36,7 @@ _EXPORTS = {
     "ArchiveError": "kclient.spark.pipelines",
     "ArchiveSummary": "kclient.spark.pipelines",
     "DataLossError": "kclient.spark.ranges",
+    "ExactlyOnceError": "kclient.spark.sink_records",
     "KclientDataSource": "kclient.spark.source",
     "LagListener": "kclient.spark.lag",
     "QueryLag": "kclient.spark.lag",
@@ -47,6 +49,7 @@ __all__ = [
     "ArchiveError",
     "ArchiveSummary",
     "DataLossError",
+    "ExactlyOnceError",
     "KclientDataSource",
     "LagListener",
     "QueryLag",

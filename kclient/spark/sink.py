@@ -2,6 +2,8 @@
 
 At least once: a task that Spark tries again, and a micro-batch that it repeats, are written again. Within a task the
 idempotent producer doubles and loses nothing, and keeps the order of each partition.
+
+Exactly once: `sink_tasks` and `sink_driver`, which only the writers here bring together.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
+from kclient.spark.sink_driver import abort_batch, commit_batch
+from kclient.spark.sink_tasks import TaskOutcome, outcomes_of, write_in_transaction
 from kclient.spark.write_options import WriteOptions
 
 if TYPE_CHECKING:
@@ -40,37 +44,56 @@ class _TaskWriter:
         self._options = options
         self._columns = list(columns)
 
-    def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> WrittenRows:
+    def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> WrittenRows | TaskOutcome:
         """Send a task's rows, and wait until the brokers have them.
 
         Raises:
+            ExactlyOnceError: The batch must not be written again as it is.
             KafkaError: A row was refused, or could not be delivered within `delivery.timeout.ms`.
         """
+        if self._options.exactly_once:
+            return write_in_transaction(self._options, self._columns, iterator)
         return write_rows(self._options, self._columns, iterator)
+
+    def _commit(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
+        if self._options.exactly_once:
+            rows = commit_batch(self._options, batch, outcomes_of(messages))
+            logger.info("batch %d: %d rows of %d tasks were committed", batch, rows, len(messages))
+        else:
+            logger.info("%d rows were written by %d tasks", rows_of(messages), len(messages))
+
+    def _abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        if not self._options.exactly_once:
+            warn_of_rest(messages)
+            return
+        outcomes = outcomes_of(messages)
+        sink = self._options.sink or next((outcome.sink for outcome in outcomes), None)
+        if sink is not None:
+            abort_batch(self._options, sink, outcomes)
 
 
 class KclientWriter(_TaskWriter, DataSourceArrowWriter):
     """A batch write."""
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """All tasks are through: everything is there already."""
-        logger.info("%d rows were written by %d tasks", rows_of(messages), len(messages))
+        """All tasks are through: everything is there, or is committed now."""
+        self._commit(messages, self._options.batch or 0)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Some task failed: what the others have written stays."""
-        warn_of_rest(messages)
+        """Some task failed: what the others have written stays, or is aborted."""
+        self._abort(messages)
 
 
 class KclientStreamWriter(_TaskWriter, DataSourceStreamArrowWriter):
     """A streaming write, of one micro-batch."""
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """All tasks are through: everything is there already."""
-        logger.debug("%d rows of batch %d were written", rows_of(messages), batchId)
+        """All tasks are through: everything is there, or is committed now."""
+        self._commit(messages, batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Some task failed: what the others have written stays, and comes again with the batch."""
-        warn_of_rest(messages)
+        """Some task failed: what the others have written is aborted, or stays and comes again with the batch."""
+        self._abort(messages)
 
 
 def write_rows(options: WriteOptions, columns: list[str], batches: Iterator[pyarrow.RecordBatch]) -> WrittenRows:

@@ -87,7 +87,9 @@ class KclientDataSource(DataSource):
             NotYetSupportedError: PySpark is older than 4.1.
         """
         refusal = 'the mode overwrite is not possible: topics are only appended to; use mode("append")'
-        found: DataSourceWriter = _sink().KclientWriter(*self._writing(schema, refusal if overwrite else None))
+        found: DataSourceWriter = _sink().KclientWriter(
+            *self._writing(schema, refusal if overwrite else None, streaming=False)
+        )
         return found
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
@@ -102,16 +104,20 @@ class KclientDataSource(DataSource):
             "foreachBatch with a batch write"
         )
         found: DataSourceStreamWriter = _sink().KclientStreamWriter(
-            *self._writing(schema, refusal if overwrite else None)
+            *self._writing(schema, refusal if overwrite else None, streaming=True)
         )
         return found
 
-    def _writing(self, schema: StructType, refusal: str | None) -> tuple[WriteOptions, list[str]]:
+    def _writing(self, schema: StructType, refusal: str | None, *, streaming: bool) -> tuple[WriteOptions, list[str]]:
         """How a write is done, and of which columns; `refusal` says why its mode is not possible."""
-        options = parse_write_options(self.options)
+        options = parse_write_options(self.options, streaming=streaming)
         columns = written_columns(schema, options)
         if refusal is not None:
             raise ConfigError(refusal)
+        if options.exactly_once:
+            from kclient.spark.sink_driver import with_timeout
+
+            options = with_timeout(options)
         return options, columns
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:

@@ -303,10 +303,17 @@ class Admin(StartedByWith):
         self._call(self._admin.delete_groups, group_ids, timeout=timeout)
 
     def list_group_offsets(
-        self, group_id: str, partitions: Iterable[Partition] | None = None, *, timeout: float | None = None
+        self,
+        group_id: str,
+        partitions: Iterable[Partition] | None = None,
+        *,
+        require_stable: bool = False,
+        timeout: float | None = None,
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """What the group has committed: of these partitions, or of all."""
-        return self._call(self._admin.list_group_offsets, group_id, partitions, timeout=timeout)
+        return self._call(
+            self._admin.list_group_offsets, group_id, partitions, require_stable=require_stable, timeout=timeout
+        )
 
     def alter_group_offsets(self, group_id: str, offsets: Offsets, *, timeout: float | None = None) -> None:
         """Commits offsets in the group's name; the group must have no members."""

@@ -128,6 +128,7 @@ RIGHT: Arguments = {
         min_size=1,
         max_size=1,
     ),
+    "require_stable": st.booleans(),
     "validate_only": st.booleans(),
     "value": st.none() | st.binary(max_size=20),
     "values": st.just([b"v", None]) | st.builds(lambda: iter([b"v", b"w"])),

@@ -31,6 +31,20 @@ def test_settings_and_the_topic() -> None:
     assert "x:1" not in repr(options)
 
 
+def test_what_is_exactly_once() -> None:
+    """A stream by default, a batch where it is asked for; one without a name can be done once only."""
+    assert not parse_write_options(BASE).exactly_once
+    stream = parse_write_options(BASE, streaming=True)
+    assert (stream.exactly_once, stream.sink, stream.batch, stream.once) == (True, None, None, False)
+    assert not parse_write_options({**BASE, "exactlyOnce": "false"}, streaming=True).exactly_once
+    named = parse_write_options({**BASE, "exactlyOnce": "true", "exactlyOnce.id": "Job.1", "exactlyOnce.batch": "7"})
+    assert (named.exactly_once, named.sink, named.batch, named.once) == (True, "Job.1", 7, False)
+    some, other = (parse_write_options({**BASE, "exactlyOnce": "true"}) for _ in range(2))
+    assert (some.once, some.batch, some.sink == other.sink) == (True, 0, False)
+    with pytest.raises(ConfigError, match="Spark numbers the batches"):
+        parse_write_options({**BASE, "exactlyOnce.id": "x", "exactlyOnce.batch": "7"}, streaming=True)
+
+
 def test_columns_in_their_order() -> None:
     assert written_columns(ALL, WriteOptions({})) == ["headers", "timestamp", "topic", "value", "key", "partition"]
     assert written_columns(ALL, WriteOptions({}, "t")) == ["headers", "timestamp", "value", "key", "partition"]
@@ -41,7 +55,15 @@ def test_columns_in_their_order() -> None:
     [
         ({}, "kafka.bootstrap.servers is missing"),
         ({**BASE, "tpoic": "t"}, "did you mean topic"),
-        ({**BASE, "exactlyOnce": "true"}, "unknown option 'exactlyonce'"),
+        ({**BASE, "exactlyOnce.ib": "true"}, r"did you mean exactlyOnce\.id\?"),
+        ({**BASE, "exactlyOnce": "yes"}, "the option exactlyOnce takes true or false"),
+        ({**BASE, "exactlyOnce.id": "x"}, r"exactlyOnce\.id is for exactlyOnce=true"),
+        ({**BASE, "exactlyOnce": "true", "exactlyOnce.id": "a b"}, r"exactlyOnce\.id takes at most 200 letters"),
+        ({**BASE, "exactlyOnce": "true", "exactlyOnce.batch": "1"}, r"exactlyOnce\.batch needs exactlyOnce\.id"),
+        ({**BASE, "exactlyOnce": "true", "exactlyOnce.id": "x", "exactlyOnce.batch": "-1"}, "must be at least 0"),
+        ({**BASE, "exactlyOnce": "true", "kafka.acks": "1"}, "with the option exactlyOnce=false"),
+        ({**BASE, "exactlyOnce": "true", "kafka.linger.ms": "soon"}, "linger.ms"),
+        ({**BASE, "kafka.transactional.id": "x"}, "the option exactlyOnce writes in transactions"),
         ({**BASE, "topic": "\ud800"}, "the option topic"),
         ({**BASE, "kafka.value.serializer": "x"}, "kafka.value.serializer cannot be set"),
         ({**BASE, "kafka.linger.ms": "soon"}, "linger.ms"),
