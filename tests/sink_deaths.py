@@ -129,7 +129,7 @@ def forked(options: WriteOptions, batch: int, death: Death | None) -> int:
 
 
 def each_request(options: WriteOptions) -> int:
-    """Batches whose drivers die at one request after the other, on each side of it, and which are done again; how many."""
+    """Batches whose drivers die at one request after the other, on each side, and which are done again; how many."""
     batch = 0
     for answered in (False, True):
         code = DIED

@@ -193,7 +193,7 @@ class GroupOperations(TopicOperations):
             timeout: seconds; the default is `default.api.timeout.ms`.
 
         Raises:
-            UnstableOffsetCommitError: such a transaction is still open after `timeout`.
+            KafkaTimeoutError: such a transaction is still open after `timeout`, or no broker has answered.
             UnsupportedVersionError: the broker is older than Kafka 2.5, and `require_stable` is set.
             TypeError: these are not partitions.
         """
