@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from kclient.spark.sink_driver import abort_batch, commit_batch
+from kclient.spark.sink_records import ExactlyOnceError
 from kclient.spark.sink_tasks import TaskOutcome, outcomes_of, write_in_transaction
 from kclient.spark.write_options import WriteOptions
 
@@ -57,7 +58,10 @@ class _TaskWriter:
 
     def _commit(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
         if self._options.exactly_once:
-            rows = commit_batch(self._options, batch, outcomes_of(messages))
+            outcomes = outcomes_of(messages)
+            if len(outcomes) != len(messages):
+                raise ExactlyOnceError(f"{len(messages) - len(outcomes)} tasks of batch {batch} have told nothing")
+            rows = commit_batch(self._options, batch, outcomes)
             logger.info("batch %d: %d rows of %d tasks were committed", batch, rows, len(messages))
         else:
             logger.info("%d rows were written by %d tasks", rows_of(messages), len(messages))

@@ -71,6 +71,11 @@ def commit_batch(options: WriteOptions, batch: int, outcomes: Sequence[TaskOutco
             transactions were aborted before: then the batch has to be done again.
         KafkaError: A coordinator has not answered in time; the batch has to be done again.
     """
+    if [outcome.index for outcome in outcomes] != list(range(len(outcomes))):
+        raise ExactlyOnceError(
+            f"batch {batch} has messages of tasks {[outcome.index for outcome in outcomes]} only: Spark has to give "
+            "those of all tasks; nothing of it was committed"
+        )
     if not any(outcome.rows for outcome in outcomes):
         return 0
     names = SinkNames(outcomes[0].sink)

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from kclient.errors import ConfigError, KafkaTimeoutError
+from kclient.spark.sink import KclientStreamWriter
 from kclient.spark.sink_driver import abort_batch, commit_batch, with_timeout
 from kclient.spark.sink_records import ExactlyOnceError
 from kclient.spark.sink_tasks import TaskOutcome, write_in_transaction
@@ -118,6 +119,18 @@ def test_it_is_done_again(sink: Sink) -> None:
     assert [outcome.skipped for outcome in again] == [True, True, True]
     assert sink.commit(again) == 0
     assert sink.committed() == ["a", "b", "c"]
+
+
+def test_a_task_that_told_nothing(sink: Sink) -> None:
+    outcomes = sink.tasks(["a"], ["b"], ["c"])
+    with pytest.raises(ExactlyOnceError, match=r"messages of tasks \[0, 2\] only"):
+        sink.commit([outcomes[0], outcomes[2]])
+    writer = KclientStreamWriter(sink.options, ["value"])
+    with pytest.raises(ExactlyOnceError, match="1 tasks of batch 0 have told nothing"):
+        writer.commit([*outcomes[:2], None], 0)
+    assert sink.committed() == []
+    writer.abort([*outcomes[:2], None], 0)
+    assert sink.open_ids() == []
 
 
 def test_losers_are_fenced(sink: Sink) -> None:
