@@ -186,9 +186,10 @@ def copying(topic: str, tmp_path: Path) -> Iterator[Callable[[str], Copying]]:
 
 
 def test_a_driver_killed_amid_the_ends(gateway: str, copying: Callable[[str], Copying]) -> None:
+    """And a worker, when all rows of its task are written."""
     query = copying(gateway)
-    assert query.run(["amid"]) == 2, query.output()
-    assert query.died() == {"amid"}
+    assert query.run(["worker", "amid"]) == 2, query.output()
+    assert query.died() == {"worker", "amid"}
     query.check()
 
 
@@ -200,17 +201,13 @@ def test_a_driver_killed_at_each_step(broker: str, copying: Callable[[str], Copy
     query.check()
 
 
-def test_tasks_that_fail_and_stragglers(gateway: str, copying: Callable[[str], Copying]) -> None:
-    """A worker dies with all its rows written; a task that has written all its rows stands still, and another wins."""
-    query = copying(gateway)
-    assert query.run(["worker", "straggler"]) == 1, query.output()
-    assert query.died() == {"worker", "straggler"}
-    query.check()
-
-
-@pytest.mark.long
-def test_executors_killed(broker: str, copying: Callable[[str], Copying]) -> None:
-    query = copying(broker)
+@pytest.mark.parametrize("brokers", ["gateway", pytest.param("kafka", marks=[pytest.mark.long, pytest.mark.kafka])])
+def test_executors_killed_and_stragglers(
+    brokers: str, copying: Callable[[str], Copying], request: pytest.FixtureRequest
+) -> None:
+    """An executor, and a worker; a task that has written all its rows stands still, and another attempt at it wins."""
+    found: KafkaServer | str = request.getfixturevalue(brokers)
+    query = copying(found if isinstance(found, str) else found.bootstrap)
     assert query.run(["executor", "worker", "straggler"], master=spark_deaths.CLUSTER) == 1, query.output()
     assert query.died() == {"executor", "worker", "straggler"}
     query.check()

@@ -241,11 +241,19 @@ def between(monkeypatch: pytest.MonkeyPatch, work: Callable[[], object]) -> None
     monkeypatch.setattr(open_transactions, "commit_open", commit)
 
 
-def test_a_driver_that_only_seemed_dead(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has decided, then another one does the batch; what it goes on with is refused."""
+@pytest.mark.parametrize("listed", [True, False], ids=["listed", "not listed"])
+def test_a_driver_that_only_seemed_dead(sink: Sink, monkeypatch: pytest.MonkeyPatch, listed: bool) -> None:
+    """It has decided, then another one does the batch; what it goes on with is refused.
+
+    A list of what is open may miss transactions (a coordinator that moves is asked too early and too late), so that
+    nothing may depend on it.
+    """
+    if not listed:
+        monkeypatch.setattr(Admin, "list_transactions", lambda *_, **__: [])
     between(monkeypatch, lambda: sink.commit(sink.tasks(["a"], ["b"], ["c"])))
     with pytest.raises(ExactlyOnceError, match="3 of 3 transactions of batch 0 were not committed"):
         sink.commit(sink.tasks(["a"], ["b"], ["c"]))
+    monkeypatch.undo()
     assert sink.committed() == ["a", "b", "c"]
     assert sink.open_ids() == []
 
