@@ -39,8 +39,8 @@ class GroupOffsets:
     """
 
     def __init__(self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        self.group_id = group_id
-        self.offsets = dict(offsets)
+        self.group_id: str = group_id
+        self.offsets: dict[TopicPartition, OffsetAndMetadata] = dict(offsets)
 
 
 def hand_over(producer: Producer) -> OpenTransaction | None:
