@@ -19,8 +19,8 @@ from kclient.spark.sink_records import (
     Anchor,
     Decision,
     ExactlyOnceError,
-    Record,
     SinkNames,
+    TaskRecord,
     check_batch,
     check_replay,
     fingerprint_of,
@@ -169,7 +169,7 @@ def _plan(producer: Producer, admin: Admin, names: SinkNames, batch: int, outcom
     return _Plan(decision, committed, aborted)
 
 
-def _recorded(admin: Admin, names: SinkNames, decision: Decision) -> dict[int, Record]:
+def _recorded(admin: Admin, names: SinkNames, decision: Decision) -> dict[int, TaskRecord]:
     """What is committed of a batch that is done again; the transactions that could change it are ended."""
     wanted: dict[str, dict[TopicPartition, int]] = defaultdict(dict)
     for index in range(decision.tasks):
@@ -179,7 +179,7 @@ def _recorded(admin: Admin, names: SinkNames, decision: Decision) -> dict[int, R
     for group, indexes in wanted.items():
         for tp, offset in admin.list_group_offsets(group, indexes, require_stable=True).items():
             if offset.offset == decision.batch:
-                found[indexes[tp]] = Record.read(group, offset)
+                found[indexes[tp]] = TaskRecord.read(group, offset)
     return found
 
 
@@ -216,14 +216,14 @@ def _decide(producer: Producer, names: SinkNames, decision: Decision) -> None:
 
 
 def _commit(options: WriteOptions, producer: Producer, names: SinkNames, plan: _Plan) -> None:
-    from kclient.sync.open_transactions import GroupOffsets, commit_open
+    from kclient.sync.open_transactions import TransactionOffsets, commit_open
 
     ends = []
     for outcome in plan.committed:
         assert outcome.transaction is not None
         group, tp = names.records(outcome.index, plan.decision.anchor)
-        record = Record(plan.decision.batch, plan.decision.tasks, outcome.written)
-        ends.append((outcome.transaction, GroupOffsets(group, {tp: record.offset()})))
+        record = TaskRecord(plan.decision.batch, plan.decision.tasks, outcome.written)
+        ends.append((outcome.transaction, TransactionOffsets(group, {tp: record.offset()})))
     failed = commit_open(producer, ends, timeout=patience(options))
     if failed:
         raise _not_committed(options, plan, failed)

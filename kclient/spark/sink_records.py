@@ -129,7 +129,7 @@ class Decision:
 
 
 @dataclass(frozen=True)
-class Record:
+class TaskRecord:
     """That a task's rows of a batch are committed: in the same transaction as the rows themselves.
 
     Attributes:
@@ -153,7 +153,7 @@ class Record:
         return OffsetAndMetadata(self.batch, json.dumps(told, separators=(",", ":")))
 
     @classmethod
-    def read(cls, group: str, offset: OffsetAndMetadata) -> Record:
+    def read(cls, group: str, offset: OffsetAndMetadata) -> TaskRecord:
         """As it was committed.
 
         Raises:
@@ -215,7 +215,7 @@ def check_batch(names: SinkNames, decision: Decision | None, batch: int) -> None
 
 
 def check_replay(
-    names: SinkNames, decision: Decision, recorded: Mapping[int, Record], tasks: Sequence[TaskRows]
+    names: SinkNames, decision: Decision, recorded: Mapping[int, TaskRecord], tasks: Sequence[TaskRows]
 ) -> None:
     """Refuse a batch that is done again with other rows than those of which a part is committed.
 
@@ -251,7 +251,7 @@ def check_replay(
         )
 
 
-def check_task(names: SinkNames, index: int, record: Record, now: TaskRows) -> None:
+def check_task(names: SinkNames, index: int, record: TaskRecord, now: TaskRows) -> None:
     """Refuse a task that is done again with other rows than those that are committed.
 
     Raises:

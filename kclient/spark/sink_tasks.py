@@ -27,8 +27,8 @@ from kclient.spark.fingerprint import RowsSeen
 from kclient.spark.sink_records import (
     Decision,
     ExactlyOnceError,
-    Record,
     SinkNames,
+    TaskRecord,
     TaskRows,
     check_batch,
     check_task,
@@ -220,7 +220,7 @@ def decisions(
     return [Decision.read(group, tp.topic, offset) for tp, offset in found.items()]
 
 
-def _recorded(admin: Admin, names: SinkNames, index: int, batch: int) -> Record | None:
+def _recorded(admin: Admin, names: SinkNames, index: int, batch: int) -> TaskRecord | None:
     """What is committed of this task of this batch, as far as it can be seen; the driver looks again."""
     try:
         decision = newest(decisions(admin, names))
@@ -237,7 +237,7 @@ def _recorded(admin: Admin, names: SinkNames, index: int, batch: int) -> Record 
         ) from error
     if offset is None or offset.offset != batch:
         return None
-    return Record.read(group, offset)
+    return TaskRecord.read(group, offset)
 
 
 def _free_number(admin: Admin, names: SinkNames, index: int, attempt: int) -> int:

@@ -30,7 +30,7 @@ _AT_ONCE = 32
 """So many transactions are ended side by side: what coordinators answer together."""
 
 
-class GroupOffsets:
+class TransactionOffsets:
     """Offsets that become a part of a transaction before it is committed.
 
     Args:
@@ -65,7 +65,7 @@ def hand_over(producer: Producer) -> OpenTransaction | None:
 
 
 def commit_open(
-    producer: Producer, transactions: Sequence[tuple[OpenTransaction, GroupOffsets]], *, timeout: float
+    producer: Producer, transactions: Sequence[tuple[OpenTransaction, TransactionOffsets]], *, timeout: float
 ) -> dict[str, KafkaError]:
     """Commit transactions, each with its offsets, side by side.
 
@@ -78,7 +78,7 @@ def commit_open(
         By transactional id why one was not committed, or may not have been (`KafkaTimeoutError`).
     """
 
-    async def commit(cluster: Cluster, transaction: OpenTransaction, offsets: GroupOffsets) -> None:
+    async def commit(cluster: Cluster, transaction: OpenTransaction, offsets: TransactionOffsets) -> None:
         await open_transactions.add_offsets(cluster, transaction, offsets.group_id, offsets.offsets, timeout=timeout)
         await open_transactions.end_transaction(cluster, transaction, committed=True, timeout=timeout)
 

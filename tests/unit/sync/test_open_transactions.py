@@ -19,7 +19,7 @@ from kclient.errors import (
     TransactionAbortableError,
 )
 from kclient.sync import Admin, Consumer, Gateway, Producer
-from kclient.sync.open_transactions import GroupOffsets, OpenTransaction, abort_open, commit_open, hand_over
+from kclient.sync.open_transactions import TransactionOffsets, OpenTransaction, abort_open, commit_open, hand_over
 from kclient.types import OffsetAndMetadata, TopicPartition
 
 PATIENCE_S = 10.0
@@ -50,8 +50,8 @@ class Place:
         assert transaction is not None
         return transaction
 
-    def offsets(self, number: int) -> GroupOffsets:
-        return GroupOffsets(self.topic, {self.tp: OffsetAndMetadata(number, "note")})
+    def offsets(self, number: int) -> TransactionOffsets:
+        return TransactionOffsets(self.topic, {self.tp: OffsetAndMetadata(number, "note")})
 
     def visible(self) -> list[bytes]:
         """What is committed; fails where something is open."""
@@ -113,7 +113,9 @@ def test_many_side_by_side(place: Place, other: Producer) -> None:
     """More than are ended at once; each with offsets of its own group."""
     names = [f"{place.topic}-{number}" for number in range(40)]
     transactions = [place.written(name.encode(), name) for name in names]
-    ends = [(each, GroupOffsets(each.transactional_id, {place.tp: OffsetAndMetadata(1)})) for each in transactions]
+    ends = [
+        (each, TransactionOffsets(each.transactional_id, {place.tp: OffsetAndMetadata(1)})) for each in transactions
+    ]
     assert commit_open(other, ends, timeout=PATIENCE_S) == {}
     assert sorted(place.visible()) == sorted(name.encode() for name in names)
 
