@@ -19,7 +19,7 @@ from kclient.errors import (
     TransactionAbortableError,
 )
 from kclient.sync import Admin, Consumer, Gateway, Producer
-from kclient.sync.open_transactions import TransactionOffsets, OpenTransaction, abort_open, commit_open, hand_over
+from kclient.sync.open_transactions import OpenTransaction, TransactionOffsets, abort_open, commit_open, hand_over
 from kclient.types import OffsetAndMetadata, TopicPartition
 
 PATIENCE_S = 10.0
