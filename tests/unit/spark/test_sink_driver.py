@@ -24,7 +24,7 @@ from tests.sink_deaths import FakeTask
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     address = f"memory:{uuid.uuid4().hex}"
-    with Gateway(htp=address):
+    with Gateway(htp=address, listen=None):
         yield address
 
 

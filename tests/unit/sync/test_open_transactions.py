@@ -73,7 +73,7 @@ class Place:
 def address(request: pytest.FixtureRequest) -> Iterator[str]:
     """A gateway of that generation."""
     address = f"memory:{uuid.uuid4().hex}"
-    with Gateway(htp=address), Admin(bootstrap_servers=address) as admin:
+    with Gateway(htp=address, listen=None), Admin(bootstrap_servers=address) as admin:
         if request.param == 1:
             admin.update_features({"transaction.version": FeatureUpdate(1, UpgradeType.SAFE_DOWNGRADE)})
         yield address
