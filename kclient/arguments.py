@@ -168,7 +168,7 @@ def as_partition(value: Partition) -> TopicPartition:
         ValueError: The topic is empty or cannot be sent, or the number is none that a partition has.
     """
     match value:
-        case (str(topic), int(number)):
+        case (str(topic), int(number)) if not isinstance(number, bool):
             if not topic or not 0 <= number <= INT32_MAX:
                 raise ValueError(
                     f"a partition has a topic that is not empty and a number from 0 on, not {shown(value)}"
@@ -217,10 +217,9 @@ def as_offset(value: Offset, purpose: str = "commit") -> OffsetAndMetadata:
         ValueError: It is negative or too large, or its metadata or leader epoch cannot be sent.
     """
     given = value.offset if isinstance(value, OffsetAndMetadata) else value
-    try:
-        offset = operator.index(given)
-    except TypeError:
-        raise TypeError(f"an offset is a whole number or OffsetAndMetadata, not {shown(value)}") from None
+    offset = index_of(given)
+    if offset is None:
+        raise TypeError(f"an offset is a whole number or OffsetAndMetadata, not {shown(value)}")
     if offset < 0:
         raise ValueError(f"cannot {purpose} the negative offset {shown(offset)}")
     if offset > INT64_MAX:
@@ -243,11 +242,12 @@ def as_timestamp(value: Any) -> int:
         TypeError: It is not a whole number.
         ValueError: It is negative or too large.
     """
-    if not isinstance(value, int):
+    timestamp = index_of(value)
+    if timestamp is None:
         raise TypeError(f"timestamps are whole milliseconds since the epoch, not {shown(value)}")
-    if not 0 <= value <= INT64_MAX:
+    if not 0 <= timestamp <= INT64_MAX:
         raise ValueError(f"timestamps are milliseconds since the epoch, from 0 to {INT64_MAX}; not {shown(value)}")
-    return value
+    return timestamp
 
 
 def index_of(value: Any) -> int | None:

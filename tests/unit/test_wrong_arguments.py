@@ -131,7 +131,9 @@ def test_topics_of_a_consumer_in_a_list() -> None:
             kclient.sync.Consumer(topics, bootstrap_servers="memory:unused", group_id="g")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("partitions", ["ab", ["a"], [("a",)], [("a", "0")], [0], [("a", 0, 1)]], ids=repr)
+@pytest.mark.parametrize(
+    "partitions", ["ab", ["a"], [("a",)], [("a", "0")], [("a", True)], [0], [("a", 0, 1)]], ids=repr
+)
 def test_partitions_that_are_none(partitions: Any) -> None:
     consumer = kclient.sync.Consumer(bootstrap_servers="memory:unused")
     with pytest.raises(TypeError, match=r"a partition is TopicPartition\(topic, number\) or such a pair, not "):
@@ -275,7 +277,7 @@ def test_timeouts_that_are_no_numbers_of_seconds() -> None:
 def test_offsets_that_are_none() -> None:
     with memory_broker() as address, kclient.sync.Consumer(bootstrap_servers=address, group_id="g") as consumer:
         consumer.assign([("t", 0)])
-        for offset in ("5", 5.0, None):
+        for offset in ("5", 5.0, None, True):
             with pytest.raises(TypeError, match="an offset is a whole number or OffsetAndMetadata, not "):
                 consumer.seek(("t", 0), offset)  # type: ignore[arg-type]
             with pytest.raises(TypeError, match="an offset is a whole number or OffsetAndMetadata, not "):
@@ -286,8 +288,9 @@ def test_offsets_that_are_none() -> None:
             consumer.commit([("t", 0)])  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="timestamps are a mapping"):
             consumer.offsets_for_times([("t", 0)])  # type: ignore[arg-type]
-        with pytest.raises(TypeError, match=r"whole milliseconds since the epoch, not 1\.5"):
-            consumer.offsets_for_times({("t", 0): 1.5})  # type: ignore[dict-item]
+        for timestamp in (1.5, True):
+            with pytest.raises(TypeError, match=f"whole milliseconds since the epoch, not {timestamp}"):
+                consumer.offsets_for_times({("t", 0): timestamp})  # type: ignore[dict-item]
 
 
 def test_subscriptions_that_are_none() -> None:

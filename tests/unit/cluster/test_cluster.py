@@ -10,6 +10,7 @@ import anyio
 import pytest
 
 from kclient.cluster import Cluster
+from kclient.cluster.advertised import check_advertised
 from kclient.cluster.cluster import PATIENCE
 from kclient.cluster.connections import SILENCE
 from kclient.concurrency import Supervisor
@@ -24,6 +25,7 @@ from kclient.errors import (
     TopicAuthorizationError,
     UnsupportedVersionError,
 )
+from kclient.net.address import Address
 from kclient.protocol.messages import InitProducerIdRequest, InitProducerIdResponse, MetadataRequest
 from kclient.protocol.registry import ApiKey
 from kclient.testing.cancellation import Cancelled, at_every_checkpoint
@@ -352,3 +354,11 @@ async def test_a_cancelled_request_leaves_the_connection_usable() -> None:
             assert kafka.brokers[1].connects == 1
 
     assert await at_every_checkpoint(scenario) >= 1
+
+
+@pytest.mark.parametrize(
+    "host", ["kafka_1", "b.svc.cluster.local.", "fe80::1%eth0", "::ffff:10.0.0.1", "bücher.example", "1.2.3.4", "B-1"]
+)
+def test_addresses_that_brokers_are_advertised_at(host: str) -> None:
+    check_advertised(Address.of_broker(host, 1), ())
+    check_advertised(Address.of_broker(host, 65535), ())
