@@ -166,7 +166,7 @@ async def test_the_gateway_is_killed(tmp_path: Path, pytestconfig: pytest.Config
         await anyio.to_thread.run_sync(gateway.stop)
 
 
-@pytest.fixture(params=["cluster", "cluster3"])
+@pytest.fixture(params=["cluster", pytest.param("cluster3", marks=pytest.mark.long)])
 def brokers(request: pytest.FixtureRequest) -> KafkaCluster:
     made: KafkaCluster = request.getfixturevalue(request.param)
     return made
