@@ -24,6 +24,7 @@ from kclient.arguments import shown
 from kclient.errors import ConfigError, NotYetSupportedError
 from kclient.spark.cluster import LiveCluster
 from kclient.spark.options import ReadOptions, parse_read_options, parse_stream_options, read_columns
+from kclient.spark.pruning import Pruning, PushedFilters
 from kclient.spark.ranges import resolve_ranges, split_ranges
 from kclient.spark.reading import RangePartition, read_partition
 from kclient.spark.schema import check_schema, kafka_schema
@@ -160,6 +161,20 @@ class KclientReader(DataSourceReader):
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
+        self._pruning = Pruning()
+
+    @property
+    def pushFilters(self) -> PushedFilters:
+        """Where `spark.sql.python.filterPushdown.enabled` is true, it makes ranges smaller by the query's filters."""
+        return PushedFilters(self._prune)
+
+    def _prune(self, filters: list[Any]) -> list[Any]:
+        rest = []
+        for each in filters:
+            self._pruning, done = self._pruning.with_filter(each)
+            if not done:
+                rest.append(each)
+        return rest
 
     def partitions(self) -> list[InputPartition]:
         """Ask the brokers what offsets there are, and cut them into a share for each task.
@@ -169,7 +184,7 @@ class KclientReader(DataSourceReader):
         """
         options = self._options
         with LiveCluster(options.settings) as cluster:
-            ranges = resolve_ranges(cluster, options)
+            ranges = self._pruning.narrowed(cluster, resolve_ranges(cluster, options))
         pieces = split_ranges(ranges, options.min_partitions, options.max_records_per_partition)
         return [RangePartition(piece) for piece in pieces]
 

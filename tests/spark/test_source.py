@@ -20,6 +20,11 @@ NOON = int(datetime.datetime(2024, 5, 17, 12, tzinfo=datetime.UTC).timestamp() *
 
 @pytest.fixture
 def filled(broker: str, topic: str) -> str:
+    fill_by_the_minute(broker, topic)
+    return topic
+
+
+def fill_by_the_minute(broker: str, topic: str) -> None:
     """A topic of two partitions: ten records in 0, five in 1, every minute one."""
     with Admin(bootstrap_servers=broker) as admin:
         admin.create_topic(topic, partitions=2, configs={"retention.ms": "-1"})
@@ -35,7 +40,6 @@ def filled(broker: str, topic: str) -> str:
                 timestamp=NOON + 60_000 * number,
                 headers=[("h", b"x"), ("empty", None)],
             )
-    return topic
 
 
 def load(spark: SparkSession, broker: str, **options: str) -> DataFrame:
@@ -178,3 +182,37 @@ def test_a_topic_that_was_deleted_after_planning(spark: SparkSession, gateway: s
     with pytest.raises(Exception, match=rf"{topic}-\d: the topic was deleted and created again"):
         strict.count()
     assert lenient.count() == 0
+
+
+def pushed(spark: SparkSession, frame: DataFrame, condition: str) -> tuple[int, list[str | None]]:
+    """How many tasks read what is left of a frame when filters are pushed down, and the values."""
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        found = frame.where(condition)
+        return found.rdd.getNumPartitions(), values(found)
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+@pytest.mark.parametrize(
+    ("condition", "tasks", "expected"),
+    [
+        ("partition = 1 AND offset >= 2 AND offset < 4", 1, ["b2", "b3"]),
+        ("partition IN (0, 7) AND offset > 8", 1, ["a9"]),
+        ("timestamp >= timestamp_millis({noon} + 420000)", 1, ["a7", "a8", "a9"]),
+        ("timestamp = timestamp_millis({noon} + 180000)", 2, ["a3", "b3"]),
+        ("timestamp < timestamp_millis({noon} + 60000)", 2, ["a0", "b0"]),
+        ("topic = '{topic}' AND value = X'6231'", 2, ["b1"]),
+        ("topic = 'another'", 1, []),
+        ("NOT partition = 0 AND offset <= 0", 2, ["b0"]),
+        ("offset > 3 AND offset < 3", 1, []),
+    ],
+)
+def test_filters_make_ranges_smaller(
+    spark: SparkSession, gateway: str, topic: str, condition: str, tasks: int, expected: list[str]
+) -> None:
+    fill_by_the_minute(gateway, topic)
+    frame = load(spark, gateway, subscribe=topic)
+    text = condition.format(noon=NOON, topic=topic)
+    assert pushed(spark, frame, text) == (tasks, expected)
+    assert values(frame.where(text)) == expected  # Spark's default, which refuses a source that has the method
