@@ -57,5 +57,5 @@ def test_at_each_request(brokers: str, topic: str) -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_again_and_again(brokers: str, topic: str, seed: int) -> None:
     create(brokers, topic)
-    batches = sink_deaths.start(brokers, topic, str(seed), "20", timeout=550)
+    batches = sink_deaths.start(brokers, topic, str(seed), "8", timeout=550)
     assert committed(brokers, topic) == sink_deaths.expected(batches)
