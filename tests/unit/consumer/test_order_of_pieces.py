@@ -17,6 +17,7 @@ from kclient.consumer.fetch.collector import FetchCollector
 from kclient.consumer.metrics import ConsumerMetrics
 from kclient.consumer.subscription import SubscriptionState
 from kclient.errors import RecordDeserializationError
+from kclient.records.arrow import COLUMN_NAMES
 from tests.example_budget import examples
 from tests.unit.consumer.fetchbox import FetchBox, Logs
 
@@ -112,7 +113,7 @@ class Taking:
         self.interrupts.left = [*interrupt_at]
         try:
             if columns:
-                self.collector.take_arrow(include_headers=False)
+                self.collector.take_arrow(COLUMN_NAMES)
             else:
                 self.collector.take()
         except (Interrupt, RecordDeserializationError):
@@ -140,7 +141,7 @@ class Taking:
             self.collector.settle()
         elif way == "columns":
             self.collector.settle()
-            batch = self.collector.take_arrow(include_headers=False)
+            batch = self.collector.take_arrow(COLUMN_NAMES)
             if batch is not None:
                 for partition, offset in zip(batch["partition"].to_pylist(), batch["offset"].to_pylist(), strict=True):
                     self.came(partition, offset)
