@@ -245,9 +245,15 @@ def _not_committed(options: WriteOptions, plan: _Plan, failed: Mapping[str, Kafk
 
 def _forget(admin: Admin, names: SinkNames, decision: Decision) -> None:
     """Delete the offsets of a sink that no other write can belong to; else brokers do, when they expire."""
-    groups = {names.records(index, decision.anchor)[0] for index in range(decision.tasks)} | {names.decisions}
+    wanted: dict[str, set[TopicPartition]] = defaultdict(set)
+    wanted[names.decisions].add(TopicPartition(decision.anchor.topic, 0))
+    for index in range(decision.tasks):
+        group, tp = names.records(index, decision.anchor)
+        wanted[group].add(tp)
     try:
-        admin.delete_groups(sorted(groups))
+        for group, partitions in wanted.items():  # what is decided may be about to be there, and would come back
+            admin.list_group_offsets(group, partitions, require_stable=True)
+        admin.delete_groups(sorted(wanted))
     except KafkaError as error:
         logger.debug("the groups of a write that is through stay until their offsets expire: %s", error)
 

@@ -62,16 +62,21 @@ def test_partitions_are_moved(
         assert isinstance(elected[TopicPartition(topic, 9)], UnknownTopicOrPartitionError)
         assert isinstance(admin.elect_leaders(ElectionType.UNCLEAN, [place])[place], ElectionNotNeededError)
         assert place not in admin.elect_leaders(ElectionType.PREFERRED)
+
+        def shown() -> tuple[int, list[int]]:
+            capsys.readouterr()
+            assert run(["cluster", "describe", topic, "--output", "json", "--bootstrap", cluster.bootstrap]) == 0
+            (row,) = json.loads(capsys.readouterr().out)["partitions"]
+            return row["leader"], row["replicas"]
+
+        until(lambda: shown() == (3, [3, 1]))  # each broker hears of it later
         capsys.readouterr()
-        assert run(["cluster", "describe", topic, "--output", "json", "--bootstrap", cluster.bootstrap]) == 0
-        (shown,) = json.loads(capsys.readouterr().out)["partitions"]
-        assert (shown["leader"], shown["replicas"]) == (3, [3, 1])
         assert run(["cluster", "status", "--bootstrap", cluster.bootstrap]) == 0
         assert len(capsys.readouterr().out.splitlines()) == 4
         assert run(["cluster", "move", f"{topic}:0", "--to", "2,3", "--bootstrap", cluster.bootstrap]) == 0
         until(lambda: place not in admin.list_partition_reassignments([place]) and replicas() == [2, 3])
         fewer = ["cluster", "move", topic, "--to", "1", "--bootstrap", cluster.bootstrap]
-        until(lambda: run(fewer) == 2 and "has 2 replicas" in capsys.readouterr().err)  # each broker hears of it later
+        until(lambda: run(fewer) == 2 and "has 2 replicas" in capsys.readouterr().err)
         assert run([*fewer, "--allow-replication-factor-change"]) == 0
         until(lambda: replicas() == [1])
         admin.delete_topics([topic])
