@@ -195,12 +195,13 @@ class BatchDrain:
 
     def take_expired(self, now: float) -> list[ProducerBatch]:
         """Remove and return the queued batches whose `delivery.timeout.ms` is over."""
-        oldest = now - self._settings.delivery_timeout
+        timeout = self._settings.delivery_timeout
         expired: list[ProducerBatch] = []
         with self._buffer.lock:
             self._buffer.make_whole()
             for queue in list(self._buffer.active.values()):
-                while queue.batches and queue.batches[0].created <= oldest:
+                # the same sum as whoever sleeps until then: rounded otherwise, it might be woken and find nothing
+                while queue.batches and queue.batches[0].created + timeout <= now:
                     expired.append(self._buffer.take(queue))
         return expired
 

@@ -207,7 +207,7 @@ async def reads(kafka: ReadableKafka, *lies: Lie) -> None:
                 await whatever(assigned.list_topics, 2)
             end()
             with anyio.fail_after(60):
-                while set(found.values()) != {6}:
+                while min(found.values()) < 6:  # a topic that became another one meanwhile is read again
                     await whatever(lambda: poll(assigned), 0.5)
                     await whatever(lambda: poll(member), 0.5)
             with anyio.fail_after(4):

@@ -521,6 +521,18 @@ def test_a_partition_without_leader_is_named_when_time_is_over() -> None:
     assert "no leader" in str(handle.exception())
 
 
+def test_time_is_over_at_the_moment_that_was_slept_for() -> None:
+    """Also where that is rounded: what was woken in vain would be woken again at once, and spin."""
+    parts = idempotent(leaders={0: -1}, delivery_timeout=8.0)
+    parts.now = began = 0.1
+    handle = parts.send(b"a")
+    parts.poll()
+    parts.now = began + 8.0
+    assert parts.now - 8.0 < began
+    assert parts.poll().wake_at > parts.now
+    assert isinstance(handle.exception(), KafkaTimeoutError)
+
+
 def test_a_topic_that_came_back_smaller_is_named_when_time_is_over() -> None:
     parts = idempotent(leaders={0: 1, 1: 1}, delivery_timeout=10.0)
     handle = parts.send(b"a", partition=1)
