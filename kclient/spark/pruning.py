@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -122,12 +122,12 @@ class PushedFilters:
         push: Takes the filters, and gives those that Spark has to look at still.
     """
 
-    def __init__(self, push: Any) -> None:
+    def __init__(self, push: Callable[[list[Any]], Iterable[Any]]) -> None:
         self.__func__: Any = getattr(datasource.DataSourceReader, "pushFilters", None)
         self._push = push
 
     def __call__(self, filters: list[Any]) -> Iterable[Any]:
-        return self._push(filters)  # type: ignore[no-any-return]
+        return self._push(filters)
 
 
 def _listed(found: Any, value: Any, kind: type) -> frozenset[Any] | None:

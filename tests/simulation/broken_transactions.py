@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 from unittest import mock
+
+import pytest
 
 from kclient.errors import ErrorCode
 from kclient.gateway import peers
@@ -19,6 +21,7 @@ from kclient.gateway.transactions.coordinator import TransactionCoordinator
 from kclient.gateway.transactions.ending import TransactionEnding
 from kclient.gateway.transactions.outcomes import Rows
 from kclient.gateway.transactions.table import TransactionTable
+from tests.simulation.promises import Violated
 
 
 def markers_are_sent_before_prepare() -> AbstractContextManager[Any]:
@@ -103,3 +106,12 @@ def offsets_are_committed_behind_complete() -> AbstractContextManager[Any]:
         return made
 
     return mock.patch.object(TransactionTable, "_commit", apart)
+
+
+def check_found(
+    broken: Callable[[], AbstractContextManager[Any]], lives: Callable[[int], object], seeds: Iterable[int]
+) -> None:
+    """Live through worlds with a rule that is broken, until one of them is judged to be wrong."""
+    with broken(), pytest.raises(Violated):
+        for seed in seeds:
+            lives(seed)

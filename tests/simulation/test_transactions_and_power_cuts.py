@@ -12,12 +12,12 @@ import pytest
 
 from kclient.htp.embedded.files import SyncPoint
 from tests.simulation.broken_transactions import (
+    check_found,
     markers_are_sent_before_prepare,
     markers_count_before_they_are_synced,
     offsets_are_committed_behind_complete,
 )
 from tests.simulation.power_world import POWER_SEAMS, cut_power
-from tests.simulation.promises import Violated
 from tests.simulation.seeds import blocks
 from tests.simulation.transaction_seams import Seam
 
@@ -75,9 +75,7 @@ BROKEN: dict[Callable[[], AbstractContextManager[Any]], tuple[Callable[[int], ob
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: str(broken.__name__))
 def test_what_is_broken_on_purpose_is_found(broken: Callable[[], AbstractContextManager[Any]]) -> None:
     lives, first = BROKEN[broken]
-    with broken(), pytest.raises(Violated):
-        for seed in range(first, first + 150):
-            lives(seed)
+    check_found(broken, lives, range(first, first + 150))
 
 
 @pytest.mark.long
@@ -85,6 +83,4 @@ def test_what_is_broken_on_purpose_is_found(broken: Callable[[], AbstractContext
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: str(broken.__name__))
 def test_it_is_found_within_two_hundred(broken: Callable[[], AbstractContextManager[Any]]) -> None:
     lives, _ = BROKEN[broken]
-    with broken(), pytest.raises(Violated):
-        for seed in range(2000, 2200):
-            lives(seed)
+    check_found(broken, lives, range(2000, 2200))

@@ -16,12 +16,12 @@ import pytest
 
 from tests.simulation.broken_transactions import (
     an_epoch_is_not_checked,
+    check_found,
     it_is_complete_before_all_markers,
     markers_are_sent_before_prepare,
     offsets_are_applied_early,
     what_is_not_decided_is_read,
 )
-from tests.simulation.promises import Violated
 from tests.simulation.seeds import blocks
 from tests.simulation.transaction_seams import SEAMS, Seam
 from tests.simulation.transaction_world import TransactionWorld, transact
@@ -113,9 +113,7 @@ BROKEN: dict[Callable[[], AbstractContextManager[Any]], tuple[Callable[[int], No
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: str(broken.__name__))
 def test_what_is_broken_on_purpose_is_found(broken: Callable[[], AbstractContextManager[Any]]) -> None:
     lives, first = BROKEN[broken]
-    with broken(), pytest.raises(Violated):
-        for seed in range(first, first + 40):
-            lives(seed)
+    check_found(broken, lives, range(first, first + 40))
 
 
 @pytest.mark.long
@@ -123,6 +121,4 @@ def test_what_is_broken_on_purpose_is_found(broken: Callable[[], AbstractContext
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: str(broken.__name__))
 def test_it_is_found_within_a_hundred(broken: Callable[[], AbstractContextManager[Any]]) -> None:
     lives, _ = BROKEN[broken]
-    with broken(), pytest.raises(Violated):
-        for seed in range(2000, 2100):
-            lives(seed)
+    check_found(broken, lives, range(2000, 2100))
