@@ -2,6 +2,7 @@
 
 import secrets
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -13,6 +14,8 @@ from kclient.htp.rows import prefix_end
 
 BROKER = "brk-0"
 """The only broker: everything is in one file."""
+PATIENCE_S = 10.0
+"""How long another process may have the file."""
 TABLES = """
 CREATE TABLE IF NOT EXISTS counters (name TEXT PRIMARY KEY, value INTEGER);
 CREATE TABLE IF NOT EXISTS domains (name TEXT PRIMARY KEY);
@@ -44,8 +47,9 @@ class Database:
         self.news = anyio.Event()
         """Set, and replaced, with each commit of rows."""
         try:
-            self._db: sqlite3.Connection | None = sqlite3.connect(path, timeout=10, isolation_level=None)
-            self._db.executescript(f"PRAGMA journal_mode = WAL; PRAGMA synchronous = {synchronous}; {TABLES}")
+            self._db: sqlite3.Connection | None = sqlite3.connect(path, timeout=PATIENCE_S, isolation_level=None)
+            _write_ahead(self._db)
+            self._db.executescript(f"PRAGMA synchronous = {synchronous}; {TABLES}")
             self._db.execute(
                 "INSERT OR IGNORE INTO counters VALUES ('revision', 0), ('history', ?)", [secrets.randbits(48)]
             )
@@ -91,3 +95,17 @@ def describe(db: sqlite3.Connection, topic: Topic) -> TopicInfo:
     if row is None:
         raise errors.UnknownTopicError(f"there is no topic {topic}")
     return TopicInfo(topic, *row)
+
+
+def _write_ahead(db: sqlite3.Connection) -> None:
+    """Keep a write-ahead log; SQLite itself does not wait for the file where two processes ask that at once."""
+    until = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                raise
+            time.sleep(0.001)
+        else:
+            return

@@ -7,7 +7,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial, wraps
 from importlib.util import find_spec
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 import anyio
 import pytest
@@ -41,15 +41,20 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def backend(pytestconfig: pytest.Config) -> Backend:
+def backend(pytestconfig: pytest.Config, request: pytest.FixtureRequest) -> Backend:
     """The backend, which is asked once what it claims."""
     url = pytestconfig.getoption("htp", None)
     if not url:
-        pytest.exit("the contract of HTP is tested over a store: name it, as --htp memory:contract", returncode=4)
+        _end(request.session, "the contract of HTP is tested over a store: name it, as --htp memory:contract")
     try:
         return in_time(partial(anyio.run, _ask, url), _seconds(pytestconfig))  # no event loop may be in use there
     except BaseException as error:  # noqa: BLE001 - whatever a vendor's backend raises
-        pytest.exit(f"the store {url} cannot be opened: {type(error).__name__}: {error}", returncode=4)
+        _end(request.session, f"the store {url} cannot be opened: {type(error).__name__}: {error}")
+
+
+def _end(session: pytest.Session, why: str) -> NoReturn:
+    session.shouldfail = why  # a process of pytest-xdist hands this on, and nothing else
+    pytest.exit(why, returncode=4)
 
 
 async def _ask(url: str) -> Backend:

@@ -135,6 +135,14 @@ def test_a_store_that_cannot_be_opened_ends_the_run(url: str, why: str, tmp_path
 
 
 @pytest.mark.slow
+def test_processes_side_by_side_tell_why_a_store_cannot_be_opened(tmp_path: Path) -> None:
+    done = run_contract("nothing:store", tmp_path, "-k", "test_a_domain", "-n", "2", every_plugin=True)
+    assert done.code == pytest.ExitCode.INTERRUPTED
+    assert "the store nothing:store cannot be opened: ConfigError: No HTP backend for 'nothing'" in done.output
+    assert "INTERNALERROR" not in done.output
+
+
+@pytest.mark.slow
 def test_on_a_terminal_the_table_is_drawn(tmp_path: Path) -> None:
     done = run_contract("memory:store", tmp_path, "-k", "asyncio and trimming", "--color=yes", every_plugin=True)
     assert done.code == 0
