@@ -109,4 +109,4 @@ def coordinated(monkeypatch: pytest.MonkeyPatch) -> SmallCoordinator:
 def local_peers(gateway: Gateway, coordinator: SmallCoordinator) -> LocalPeers:
     """What another gateway would call of this one."""
     parts = gateway.parts
-    return LocalPeers(parts.topics, parts.partitions, coordinator, lambda _: None)
+    return LocalPeers(parts.topics, parts.partitions, coordinator, lambda _: None, parts.queue.flow())

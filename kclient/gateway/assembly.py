@@ -249,7 +249,7 @@ async def assemble(
         shields=shields, flow=queue.flow(), clock=clock, memory=memory.account("transactions"), spawn=spawn,
     )  # fmt: skip
     dynamic.on_change(transactions.reconfigure)
-    local = LocalPeers(topics, partitions, transactions, groups.transactional.decided)
+    local = LocalPeers(topics, partitions, transactions, groups.transactional.decided, queue.flow())
     peers = ClusterPeers(
         local, identity, topics, leadership, generations, cluster, store=address, supervisor=supervisor
     )

@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import anyio
-import anyio.lowlevel
 
 from kclient.concurrency import Completion
 from kclient.errors import ErrorCode, KafkaError
@@ -21,17 +20,17 @@ from kclient.gateway.error_codes import code_of
 from kclient.gateway.partition import Partition
 from kclient.gateway.partition_id import PartitionId
 from kclient.gateway.partition_states import State
+from kclient.net.fair_queue import Pace
 from kclient.records import EndMarker
 
 if TYPE_CHECKING:
     from kclient.gateway.append import Append
     from kclient.gateway.partitions import PartitionTable
     from kclient.gateway.topics.table import TopicTable
+    from kclient.net.fair_queue import Flow
 
 _BUMPS_SINCE: Final = 2
 """The version of transactions from which on an end has a greater epoch (KIP-890)."""
-_IN_ONE_GO: Final = 64
-"""Ends that are appended before others have their turn."""
 _PATIENCE_S: Final = 10.0
 """Seconds that the ends of transactions are waited for to be durable, once they are appended."""
 
@@ -115,19 +114,6 @@ class TransactionVerifier(Protocol):
         ...
 
 
-class _Turns:
-    """Lets others have their turn amid long work."""
-
-    def __init__(self) -> None:
-        self._count = 0
-
-    async def next(self) -> None:
-        """One more piece of work follows."""
-        self._count += 1
-        if self._count % _IN_ONE_GO == 0:
-            await anyio.lowlevel.checkpoint()
-
-
 class LocalPeers:
     """This gateway, as if it were the only one.
 
@@ -136,6 +122,7 @@ class LocalPeers:
         partitions: Their partitions.
         coordinator: Of transactions.
         decided: Is told the groups of transactions that are completed.
+        flow: In whose turns the ends of transactions are appended.
     """
 
     def __init__(
@@ -144,11 +131,13 @@ class LocalPeers:
         partitions: PartitionTable,
         coordinator: TransactionVerifier,
         decided: Callable[[Collection[str]], object],
+        flow: Flow,
     ) -> None:
         self._topics = topics
         self._decided = decided
         self._partitions = partitions
         self._coordinator = coordinator
+        self._flow = flow
 
     async def verify(self, transaction: TransactionOf, partitions: Collection[PartitionId], *, add: bool) -> Outcomes:
         """Asks the coordinator here."""
@@ -163,39 +152,46 @@ class LocalPeers:
         self._decided(group_ids)
 
     async def write_markers(
-        self, ends: Sequence[EndOfTransaction], *, patience_s: float = _PATIENCE_S
+        self, ends: Sequence[EndOfTransaction], *, patience_s: float = _PATIENCE_S, flow: Flow | None = None
     ) -> list[Outcomes]:
         """Appends all of them, then waits for them; one whose store hangs holds up the answer for a while only.
 
         Args:
             ends: They.
             patience_s: Seconds for which partitions are waited for to be opened, and then ends to be durable.
+            flow: Whose turns it takes, where a client asks for it.
         """
+        flow = flow or self._flow
         appends: list[dict[PartitionId, Append | int]] = [{} for _ in ends]
-        turns = _Turns()
+        pace = Pace(flow)
         async with anyio.create_task_group() as tasks:
             tasks.cancel_scope.deadline = anyio.current_time() + patience_s
             for end, found in zip(ends, appends, strict=True):
-                await turns.next()
+                await pace.pause()
                 for each in end.partitions:
-                    await turns.next()
+                    if pace.over:
+                        await pace.pause()
                     appended = self._append(end, each)
                     if isinstance(appended, Partition):
                         tasks.start_soon(self._append_soon, appended, end, each, found)
                     else:
                         found[each] = appended
+        pace = Pace(flow)
         with anyio.move_on_after(patience_s):
             for found in appends:
-                await turns.next()
+                await pace.pause()
                 for append in found.values():
-                    await turns.next()
-                    await _durable(append)
+                    if pace.over:
+                        await pace.pause()
+                    if await _waited(append):
+                        pace = Pace(flow)
         outcomes: list[Outcomes] = []
         for end, found in zip(ends, appends, strict=True):
-            await turns.next()
+            await pace.pause()
             told: dict[PartitionId, int] = {}
             for each in end.partitions:
-                await turns.next()
+                if pace.over:
+                    await pace.pause()
                 told[each] = _outcome(found.get(each, ErrorCode.REQUEST_TIMED_OUT))
             outcomes.append(told)
         return outcomes
@@ -231,12 +227,14 @@ def _bumps(end: EndOfTransaction) -> bool:
     return end.transaction_version >= _BUMPS_SINCE
 
 
-async def _durable(append: Append | int) -> None:
+async def _waited(append: Append | int) -> bool:
+    """Wait until it is durable; whether it was not."""
     if isinstance(append, int) or append.state >= AppendState.DURABLE:
-        return
+        return False
     done: Completion[None] = Completion()
     append.watch(AppendState.DURABLE, lambda: done.set_result(None))
     await done.wait()
+    return True
 
 
 def _outcome(append: Append | int) -> int:

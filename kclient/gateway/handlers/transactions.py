@@ -362,7 +362,7 @@ class WriteTxnMarkersHandler(Handler):
         if groups:
             self._local.tell_outcome(groups.values())
         response = WriteTxnMarkersResponse()
-        outcomes = await self._local.write_markers(ends, patience_s=_PATIENCE_S)
+        outcomes = await self._local.write_markers(ends, patience_s=_PATIENCE_S, flow=flow)
         for marker, found, codes in zip(request.markers, places, outcomes, strict=True):
             await pace.pause()
             result = WritableTxnMarkerResult(producer_id=marker.producer_id)

@@ -13,16 +13,20 @@ import pytest
 
 import kclient
 from kclient import TopicPartition
+from kclient.concurrency import loop_soon
 from kclient.errors import ErrorCode, NotLeaderOrFollowerError
 from kclient.gateway import Gateway, aborted, assembly
 from kclient.gateway.handlers.produce import ProduceHandler
+from kclient.gateway.partition import Partition
 from kclient.gateway.partition_id import PartitionId
 from kclient.gateway.partition_states import State
+from kclient.gateway.peers import EndOfTransaction, LocalPeers
 from kclient.gateway.rows.keys import ABORTED
 from kclient.htp import StorageError, open_store
 from kclient.htp.port import CAP_NOWAIT
+from kclient.net.fair_queue import SLICE, FairQueue
 from kclient.protocol.messages.produce import PartitionProduceData, ProduceRequest
-from kclient.records import decode_records, iter_headers
+from kclient.records import EndMarker, decode_records, iter_headers
 from tests.all_rows import scan_all
 from tests.gateway_wire import Wire, batch_of, connect, fetch_request, names, produce_request, running
 from tests.slow_store import SlowStore
@@ -490,3 +494,41 @@ async def test_what_is_deleted_while_it_is_read_is_not_given_out(
         assert (await wire.fetch("t", end, isolation_level=COMMITTED)).error_code == ErrorCode.NONE
         await wire.aclose()
         await admin.aclose()
+
+
+async def test_ends_take_turns_by_the_time_that_they_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where logs have to be opened for them: others are served after two milliseconds, and not after 64 ends."""
+    count, each_s, now = 40, 0.001, 0.0
+    append_end = Partition.append_end
+    turns = [0]
+    over = anyio.Event()
+
+    def slowly(self: Partition, *args: Any, **options: Any) -> Any:
+        nonlocal now
+        now += each_s
+        turns[-1] += 1
+        return append_end(self, *args, **options)
+
+    async def count_turns() -> None:
+        while not over.is_set():
+            turns.append(0)
+            await anyio.lowlevel.checkpoint()
+
+    monkeypatch.setattr(Partition, "append_end", slowly)
+    coordinator = coordinated(monkeypatch)
+    async with running() as (gateway, wire):
+        parts = gateway.parts
+        flow = FairQueue(loop_soon(), clock=lambda: now).flow()
+        peers = LocalPeers(parts.topics, parts.partitions, coordinator, lambda _: None, flow)
+        created = await wire.create("t", count)
+        partitions = [PartitionId(created.topic_id, number) for number in range(count)]
+        for number in range(count):
+            await wire.produce("t", batch_of(b"opened"), number)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(count_turns)
+            await anyio.lowlevel.checkpoint()
+            end = EndOfTransaction(7, 0, EndMarker(True, 0), partitions)
+            assert await peers.write_markers([end]) == [dict.fromkeys(partitions, ErrorCode.NONE)]
+            over.set()
+    assert sum(turns) == count
+    assert max(turns) * each_s <= 2 * SLICE, "trio has tasks run in any order: a turn of another one may lie in between"
