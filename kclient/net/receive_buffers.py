@@ -18,9 +18,9 @@ from kclient.memory_ledger import CacheAccount, process_memory
 
 __all__ = ["ReceiveBuffers", "receive_buffers"]
 
-SMALLEST = 1024 * 1024
+SMALLEST = 256 * 1024
 """Smaller buffers, in bytes, come from the interpreter and go back to it: for them it is quick."""
-MOST_BUFFERS = 8
+MOST_BUFFERS = 16
 MOST_BYTES = 128 * 1024 * 1024
 _SHARE: Final = 8
 """They take one part in so many of what the process may keep, at most, where there is a gateway in it."""
