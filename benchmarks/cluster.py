@@ -1,4 +1,4 @@
-"""Several gateways on one directory: hand-over, take-over, two against one, new topics, very many partitions, changes.
+"""Several gateways on one directory: hand-over, take-over, rates, what the processors do, new topics, changes.
 
 `python -m benchmarks.cluster [TIMES [TOPICS [PARTITIONS [CHANGES]]]]`: so many hand-overs and take-overs (50), so many
 topics that are created at three gateways (1,000), so many partitions over three (30,000), so many topics that are
@@ -13,7 +13,8 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +23,9 @@ import psutil
 from rich.progress import track
 from rich.table import Table
 
+from benchmarks import raw_client
 from benchmarks.harness import alternating, console, machine, number, report
+from benchmarks.raw_client import RawClient
 from kclient.sync import Admin, Producer
 from kclient.types import TopicPartition
 from tests.change_delays import measure
@@ -33,6 +36,9 @@ EACH: Final = 100
 """Partitions of a topic, where there are very many."""
 RECORDS: Final = 20_000
 VALUE: Final = b"x" * 1000
+SHARED: Final = [f"shared-{index}" for index in range(4)]
+RAW_RECORDS: Final = 3_200_000
+RAW_SIZE: Final = 100
 RUNS: Final = 5
 
 
@@ -131,6 +137,40 @@ def two_against_one() -> None:
         report(f"Records of {len(VALUE)} bytes into {PARTITIONS} partitions", alternating(contenders, RUNS))
 
 
+def processors() -> None:
+    """CPU time for a megabyte, of one process, and of two and four that share the same requests."""
+    with gateways(1) as one, gateways(2) as two, gateways(4) as four:
+        clusters = {"four processes": four, "two processes": two, "one process": one}
+        for each in clusters.values():
+            _spread(each)
+        into = {name: partial(_cpu_per_mb, each, RawClient.produce) for name, each in clusters.items()}
+        report("CPU time of all gateways, in", alternating(into, RUNS), "ms/MB")
+        out = {name: partial(_cpu_per_mb, each, RawClient.fetch) for name, each in clusters.items()}
+        report("CPU time of all gateways, out", alternating(out, RUNS), "ms/MB")
+
+
+def _spread(cluster: Sequence[GatewayProcess]) -> None:
+    """Make topics each of which is led by one gateway, as many by each."""
+    leaders = {name: index % len(cluster) + 1 for index, name in enumerate(SHARED)}
+    with Admin(bootstrap_servers=cluster[0].bootstrap) as admin:
+        for name, node_id in leaders.items():
+            admin.create_topic(name, raw_client.PARTITIONS)
+            wanted = {TopicPartition(name, index): [node_id] for index in range(raw_client.PARTITIONS)}
+            admin.alter_partition_reassignments(wanted)
+        wait_for(lambda: all(_leads_all(admin, name, node_id) for name, node_id in leaders.items()))
+
+
+def _cpu_per_mb(cluster: Sequence[GatewayProcess], work: Callable[[RawClient, str, int], object]) -> float:
+    """Milliseconds, for the same requests to whoever leads their topics."""
+    processes = [psutil.Process(each.pid) for each in cluster]
+    before = sum(sum(each.cpu_times()[:2]) for each in processes)
+    for index, name in enumerate(SHARED):
+        with closing(RawClient(cluster[index % len(cluster)].port)) as client:
+            work(client, name, RAW_RECORDS // len(SHARED))
+    taken = sum(sum(each.cpu_times()[:2]) for each in processes) - before
+    return taken * 1000 / (RAW_RECORDS * RAW_SIZE / 1e6)
+
+
 def creations(topics: int) -> None:
     """Topics are created at three gateways; seconds until the last one that hears of all has done so."""
     with gateways(3) as some:
@@ -201,9 +241,15 @@ def _leads(admin: Admin, names: Sequence[str], node_id: int) -> bool:
     return any(i.leader is not None and i.leader.id == node_id for name in names for i in found[name].partitions)
 
 
+def _leads_all(admin: Admin, name: str, node_id: int) -> bool:
+    partitions = admin.describe_topics([name])[name].partitions
+    return all(each.leader is not None and each.leader.id == node_id for each in partitions)
+
+
 def main(times: int = 50, topics: int = 1000, partitions: int = 30_000, changed: int = 200) -> None:
     moves(times)
     two_against_one()
+    processors()
     creations(topics)
     changes(changed)
     many(partitions)
