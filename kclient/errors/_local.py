@@ -37,6 +37,7 @@ __all__ = [
     "ProtocolError",
     "RecordDeserializationError",
     "RetriableCommitFailedError",
+    "SchemaRegistryError",
     "SerializationError",
     "SslAuthenticationError",
     "TransactionAbortedError",
@@ -147,6 +148,10 @@ class ProtocolError(KafkaError):
 
 class SerializationError(KafkaError):
     """A key, value or header could not be turned into bytes, or back."""
+
+
+class SchemaRegistryError(KafkaError):
+    """A schema registry has no such schema, or cannot be asked; `retriable` says whether asking later may help."""
 
 
 class RecordDeserializationError(SerializationError):

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from kclient.spark.pipelines import TopicSummary as TopicSummary
     from kclient.spark.pipelines import archive as archive
     from kclient.spark.ranges import DataLossError as DataLossError
+    from kclient.spark.registry_values import from_registry as from_registry
     from kclient.spark.sink_records import ExactlyOnceError as ExactlyOnceError
     from kclient.spark.source import KclientDataSource as KclientDataSource
     from kclient.spark.source import register as register
@@ -42,6 +43,7 @@ _EXPORTS = {
     "QueryLag": "kclient.spark.lag",
     "TopicSummary": "kclient.spark.pipelines",
     "archive": "kclient.spark.pipelines",
+    "from_registry": "kclient.spark.registry_values",
     "register": "kclient.spark.source",
 }
 
@@ -55,6 +57,7 @@ __all__ = [
     "QueryLag",
     "TopicSummary",
     "archive",
+    "from_registry",
     "register",
 ]
 

@@ -25,7 +25,17 @@ from kclient import OAuthToken, TopicPartition
 from kclient.arguments import shown
 from kclient.config import AdminConfig, ClientConfig, ConsumerConfig, ProducerConfig, Setting, parse_properties
 from kclient.errors import ConfigError, IllegalStateError, KafkaError
-from kclient.spark import ArchiveSummary, KclientDataSource, LagListener, QueryLag, TopicSummary, archive, register
+from kclient.schema_registry import RegisteredSchema, SchemaReference, SchemaRegistry
+from kclient.spark import (
+    ArchiveSummary,
+    KclientDataSource,
+    LagListener,
+    QueryLag,
+    TopicSummary,
+    archive,
+    from_registry,
+    register,
+)
 from kclient.spark.options import BATCH_OPTIONS, STREAMING_OPTIONS
 from kclient.testing import memory_broker
 from kclient.testing.cancellation import Cancelled, at_every_checkpoint
@@ -43,6 +53,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:Possible:FutureWarning")
 CLUSTERS_SETTINGS = {"bootstrap.servers": "127.0.0.1:1"}
 SESSION = SimpleNamespace(sparkContext=None, conf={"spark.sql.parquet.compression.codec": "none such"})
 """A Spark session with which no archive gets as far as to ask a broker."""
+NO_MODE: Any = "none such"
+"""With which no registry is asked."""
 TOKEN = OAuthToken(value="x")  # type: ignore[arg-type]
 RECORDS = kclient.ConsumerRecords({TopicPartition("t", 0): ()})
 
@@ -98,6 +110,17 @@ TRIED: dict[str, tuple[Any, Callable[[Any, Path], Any]]] = {
     "archive(fail_on_data_loss)": (archive, lambda value, tmp: archived(tmp, fail_on_data_loss=value)),
     "archive(restart_recreated)": (archive, lambda value, tmp: archived(tmp, restart_recreated=value)),
     "archive(progress)": (archive, lambda value, tmp: archived(tmp, progress=value)),
+    "SchemaRegistry": (SchemaRegistry, lambda value, _: SchemaRegistry(value)),
+    "from_registry(registry)": (from_registry, lambda value, _: from_registry("value", value, "s", mode=NO_MODE)),
+    **{
+        f"from_registry({name})": (
+            from_registry,
+            lambda value, _, name=name: from_registry(
+                **{"column": "value", "registry": "http://127.0.0.1:1", "subject": "s", "mode": NO_MODE, name: value}
+            ),
+        )
+        for name in ("column", "subject", "version", "schema_id", "message", "mode")
+    },
     "KclientDataSource": (KclientDataSource, lambda value, _: KclientDataSource(value).schema()),
     "LagListener": (LagListener, lambda value, _: LagListener(value)),
     "KclientDataSource.streamReader": (
@@ -286,8 +309,8 @@ def test_a_gateway_that_was_not_started(gateway: Any) -> None:
 # ------------------------------------------------------------------ nothing is left out
 
 MODULES = [
-    "kclient", "kclient.config", "kclient.serialization", "kclient.spark", "kclient.sync", "kclient.testing",
-    "kclient.testing.cancellation", "kclient.testing.faults",
+    "kclient", "kclient.config", "kclient.schema_registry", "kclient.serialization", "kclient.spark", "kclient.sync",
+    "kclient.testing", "kclient.testing.cancellation", "kclient.testing.faults",
 ]  # fmt: skip
 ELSEWHERE = {
     *CLIENTS.values(), *SERIALIZERS, kclient.Gateway, kclient.sync.Gateway, kclient.serialization.resolve_serializer,
@@ -298,7 +321,10 @@ FOR_USERS_TO_MAKE = {
     kclient.Assignor, kclient.ConsumerInterceptor, kclient.Deserializer, kclient.Partitioner,
     kclient.ProducerInterceptor, kclient.RebalanceListener, kclient.Serializer,
 }  # fmt: skip
-ONLY_HANDED_OUT = {ArchiveSummary, QueryLag, TopicSummary, Setting, kclient.Deliveries, kclient.Delivery}
+ONLY_HANDED_OUT = {
+    ArchiveSummary, QueryLag, RegisteredSchema, SchemaReference, TopicSummary, Setting, kclient.Deliveries,
+    kclient.Delivery,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("module", MODULES)

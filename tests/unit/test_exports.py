@@ -19,6 +19,7 @@ PUBLIC = [
     "kclient.htp",
     "kclient.processing",
     "kclient.producer",
+    "kclient.schema_registry",
     "kclient.serialization",
     "kclient.spark",
     "kclient.sync",

@@ -1,0 +1,154 @@
+"""What is asked of a schema registry, and what comes of its answers."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from kclient.errors import ConfigError, SchemaRegistryError
+from kclient.schema_registry import SchemaReference, SchemaRegistry, client
+from tests.registry_server import RegistryServer, serving_registry
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(client, "_BACKOFF_S", 0.0)
+    with serving_registry() as server:
+        yield server
+
+
+@pytest.fixture
+def registry(server: RegistryServer):
+    with SchemaRegistry(server.url) as registry:
+        yield registry
+
+
+def test_a_schema_is_asked_for_once(server: RegistryServer, registry: SchemaRegistry) -> None:
+    first, second = server.register("a/b", '"int"'), server.register("a/b", '"long"')
+    for _ in range(2):
+        assert registry.schema(first).text == '"int"'
+        assert registry.version("a/b", 1).schema_id == first
+        assert registry.latest("a/b").schema_id == second
+    assert server.asked.count(f"/schemas/ids/{first}") == 1
+    assert server.asked.count("/subjects/a%2Fb/versions/1") == 1
+    assert server.asked.count("/subjects/a%2Fb/versions/latest") == 2, "there may be a later one"
+
+
+def test_what_a_schema_uses_comes_before_it(server: RegistryServer, registry: SchemaRegistry) -> None:
+    server.register("c", '"int"')
+    server.register("b", '"b"', references=[("C", "c", 1)])
+    a = server.register("a", '"a"', references=[("B", "b", 1), ("C", "c", 1)])
+    found = registry.referenced(registry.schema(a))
+    assert [used for used, _ in found] == [SchemaReference("C", "c", 1), SchemaReference("B", "b", 1)]
+
+
+def test_a_schema_that_uses_itself_is_refused(server: RegistryServer, registry: SchemaRegistry) -> None:
+    a = server.register("a", '"a"', references=[("A", "a", 1)])
+    with pytest.raises(SchemaRegistryError, match="refers to itself"):
+        registry.referenced(registry.schema(a))
+
+
+def test_it_is_asked_again_while_it_is_busy(server: RegistryServer, registry: SchemaRegistry) -> None:
+    server.register("a", '"int"')
+    server.faults = [(503, b""), (429, b"{}"), (500, b'{"message": "not now"}')]
+    assert registry.latest("a").text == '"int"'
+    assert len(server.asked) == 4
+
+
+def test_at_last_it_is_given_up(server: RegistryServer, registry: SchemaRegistry) -> None:
+    server.faults = [(500, b'{"message": "not now"}')] * 4
+    with pytest.raises(
+        SchemaRegistryError, match=r"the subject 'a' cannot be asked for: .* status 500: not now"
+    ) as told:
+        registry.latest("a")
+    assert told.value.retriable
+
+
+def test_another_address_is_tried(server: RegistryServer) -> None:
+    server.register("a", '"int"')
+    registry = SchemaRegistry({"url": f"http://127.0.0.1:1, {server.url}/"})
+    assert registry.latest("a").text == '"int"'
+    registry.close()
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "why"),
+    [
+        (b'{"message": "Subject not found"}', 404, r"does not know the subject 'a': Subject not found"),
+        (b"<html>", 200, "does not answer as a schema registry does"),
+        (b"[]", 200, "does not answer as a schema registry does"),
+        (b"{}", 200, "this is no answer of a schema registry"),
+        (b'{"schema": "s", "id": 1, "references": [{}]}', 200, "this is no answer of a schema registry"),
+        (b"", 403, "see basic.auth.user.info"),
+        (b"", 302, "answered with status 302"),
+    ],
+)
+def test_what_it_answers_otherwise(
+    server: RegistryServer, registry: SchemaRegistry, body: bytes, status: int, why: str
+) -> None:
+    server.faults = [(status, body)]
+    with pytest.raises(SchemaRegistryError, match=why) as told:
+        registry.latest("a")
+    assert not told.value.retriable
+
+
+def test_an_answer_without_end_is_not_read(
+    server: RegistryServer, registry: SchemaRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "_ANSWER_LIMIT", 100)
+    server.faults = [(200, bytes(200))]
+    with pytest.raises(SchemaRegistryError, match="more than 100 bytes"):
+        registry.latest("a")
+
+
+@pytest.mark.parametrize(
+    ("settings", "sent"),
+    [
+        ({"basic.auth.user.info": "me:it's:me"}, "Basic bWU6aXQnczptZQ=="),
+        ({"bearer.auth.token": "abc"}, "Bearer abc"),
+    ],
+)
+def test_it_is_told_who_asks(server: RegistryServer, settings: dict[str, str], sent: str) -> None:
+    server.register("a", '"int"')
+    server.authorization = sent
+    registry = SchemaRegistry({"url": server.url, **settings})
+    assert registry.latest("a").text == '"int"'
+    assert not any(secret in repr(registry) for secret in settings.values())
+    copy = pickle.loads(pickle.dumps(registry))
+    assert copy.latest("a").text == '"int"', "as on a worker of Spark"
+    copy.close()
+    registry.close()
+    stranger = SchemaRegistry(server.url)
+    with pytest.raises(SchemaRegistryError, match="status 401: Unauthorized"):
+        stranger.latest("a")
+    stranger.close()
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({}, "needs its url"),
+        (5, "address, or its settings"),
+        ("localhost:8081", "is no address of a schema registry"),
+        ("ftp://host", "is no address of a schema registry"),
+        ("http://host:x", "is no address of a schema registry"),
+        ("http://a:b@host", "would come into logs"),
+        ({"url": "http://h", "basic.auth.user.inf": "x"}, "there are url, basic.auth.user.info"),
+        ({"url": "http://h", "basic.auth.user.info": "x"}, "USER:PASSWORD"),
+        ({"url": "http://h", "basic.auth.user.info": "x:y", "bearer.auth.token": "z"}, "only one"),
+        ({"url": "http://h", "timeout": "soon"}, "expected seconds"),
+        ({"url": "http://h", "timeout": "nan"}, "expected seconds"),
+        ({"url": "http://h", "ssl.key.location": "k"}, "needs ssl.certificate.location"),
+        ({"url": "http://h", "ssl.ca.location": 7}, "a file of certificates as text"),
+    ],
+)
+def test_settings_that_cannot_be_used(settings, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        SchemaRegistry(settings)
+
+
+def test_certificates_that_are_not_there() -> None:
+    registry = SchemaRegistry({"url": "https://127.0.0.1:1", "ssl.ca.location": "/nowhere.pem"})
+    with pytest.raises(ConfigError, match=r"ssl\.\*\.location"):
+        registry.latest("a")
