@@ -1,7 +1,7 @@
 """A fingerprint of the rows of a task: whether a task that is done again has the same rows, in whatever order.
 
 After a shuffle Spark gives a task its rows in another order each time, so the order counts for nothing. What counts are
-the rows as they are written (the columns that become records), and how often each is there.
+the rows as they are written (the columns that become records, and the topic), and how often each is there.
 """
 
 from __future__ import annotations
@@ -24,11 +24,16 @@ _NULL = 2**33 + 1
 
 
 class RowsSeen:
-    """What a task has been given so far."""
+    """What a task has been given so far.
 
-    def __init__(self) -> None:
+    Args:
+        topic: Of all rows; counts as a column of it would. None where a column tells it, or nothing does.
+    """
+
+    def __init__(self, topic: str | None = None) -> None:
         self.rows: int = 0
         self._sum = 0
+        self._topic = 0 if topic is None else zlib.crc32(topic.encode()) * _factor("topic")
 
     def add(self, batch: pyarrow.RecordBatch) -> None:
         """Take a batch into account. The columns' names count, their order does not."""
@@ -37,10 +42,11 @@ class RowsSeen:
         self.rows += batch.num_rows
         rows: Iterable[int] | None = None
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
-            factor = (_FACTOR * (2 * zlib.crc32(name.encode()) + 1)) & _MASK
-            weighted = map(mul, _codes(column), repeat(factor))
+            weighted = map(mul, _codes(column), repeat(_factor(name)))
             rows = weighted if rows is None else map(add, rows, weighted)
         listed = list(rows or ())
+        if self._topic:
+            listed = [row + self._topic for row in listed]
         # Squares: of plain sums it would not show which value of one column stood beside which of another.
         self._sum = (self._sum + sum(map(mul, listed, listed))) & _MASK
 
@@ -48,6 +54,11 @@ class RowsSeen:
     def fingerprint(self) -> str:
         """Of all rows, as 16 hexadecimal digits; the same for the same rows in any order."""
         return f"{self._sum:016x}"
+
+
+def _factor(name: str) -> int:
+    """What a column's numbers are multiplied by."""
+    return (_FACTOR * (2 * zlib.crc32(name.encode()) + 1)) & _MASK
 
 
 def _codes(column: pyarrow.Array) -> list[int]:

@@ -76,9 +76,9 @@ def commit_batch(options: WriteOptions, batch: int, outcomes: Sequence[TaskOutco
             f"batch {batch} has messages of tasks {[outcome.index for outcome in outcomes]} only: Spark has to give "
             "those of all tasks; nothing of it was committed"
         )
-    if not any(outcome.rows for outcome in outcomes):
-        return 0
     names = SinkNames(outcomes[0].sink)
+    if not any(outcome.rows for outcome in outcomes) and not _decided(options, names, batch):
+        return 0
     with _deciding(options, names) as producer, open_admin(options.settings) as admin:
         begin(producer)  # from here on no older driver can decide
         plan = _plan(producer, admin, names, batch, outcomes)
@@ -99,6 +99,16 @@ def commit_batch(options: WriteOptions, batch: int, outcomes: Sequence[TaskOutco
         logger.warning("batch %d: %d rows were committed before, and are skipped; %d now", batch, skipped, rows)
     _warn_of_time(options, plan.committed)
     return rows
+
+
+def _decided(options: WriteOptions, names: SinkNames, batch: int) -> bool:
+    """Whether a batch that is without rows now was decided about before: then it had some."""
+    if options.once:
+        return False
+    with open_admin(options.settings) as admin:
+        before = newest(decisions(admin, names))
+    check_batch(names, before, batch)
+    return before is not None and before.batch == batch
 
 
 def abort_batch(options: WriteOptions, sink: str, outcomes: Iterable[TaskOutcome]) -> None:
@@ -125,7 +135,9 @@ def abort_batch(options: WriteOptions, sink: str, outcomes: Iterable[TaskOutcome
 def _deciding(options: WriteOptions, names: SinkNames) -> Producer:
     from kclient.sync import Producer
 
-    own = {"transactional.id": names.driver_id, "transaction.timeout.ms": str(_DECIDING_MS)}
+    told = options.settings.get("transaction.timeout.ms")
+    longest = _DECIDING_MS if told is None else min(_DECIDING_MS, int(told))  # brokers may allow no more than told
+    own = {"transactional.id": names.driver_id, "transaction.timeout.ms": str(longest)}
     return Producer({**CLIENT, **options.settings, **own})
 
 

@@ -19,6 +19,10 @@ from kclient.types import OffsetAndMetadata, TopicPartition
 
 FORMAT = 1
 """Of the offsets' metadata; a newer one is refused."""
+_OTHER_WRITE = (
+    "Two writes cannot share an exactlyOnce.id (two of one foreachBatch neither), and each batch of one has its own "
+    "exactlyOnce.batch."
+)
 
 
 class ExactlyOnceError(KafkaError):
@@ -232,8 +236,9 @@ def check_replay(
         return
     about = f"batch {decision.batch} of the exactly-once sink {names.sink}"
     remedy = (
-        "Rows that depend on the time, on chance or on a table that has changed, or other settings (minPartitions, "
-        "spark.sql.shuffle.partitions, adaptive execution) make such a difference: run it once more as it was before. "
+        "Rows that depend on the time, on chance or on a table that has changed, another topic, or other settings "
+        "(minPartitions, spark.sql.shuffle.partitions, adaptive execution) make such a difference: run it once more "
+        f"as it was before. {_OTHER_WRITE} "
         "If that cannot be, give the option exactlyOnce.id a new name: then this batch is written as a whole, and what "
         "was committed of it before is there twice"
     )
@@ -262,7 +267,7 @@ def check_task(names: SinkNames, index: int, record: TaskRecord, now: TaskRows) 
             f"task {index} of batch {record.batch} of the exactly-once sink {names.sink} is done again with other "
             f"rows: {record.written.rows} rows are committed (fingerprint {record.written.fingerprint}), and now there "
             f"are {now.rows} ({now.fingerprint}). Rows that depend on the time, on chance or on a table that has "
-            "changed make such a difference: run it once more as it was before. If that cannot be, give the option "
-            "exactlyOnce.id a new name: then this batch is written as a whole, and what was committed of it before is "
-            "there twice"
+            "changed, or another topic, make such a difference: run it once more as it was before. "
+            f"{_OTHER_WRITE} If it cannot be run as before, give the option exactlyOnce.id a new name: then this batch "
+            "is written as a whole, and what was committed of it before is there twice"
         )

@@ -133,7 +133,7 @@ class _Rows:
     def __init__(self, topic: str | None, columns: Sequence[str], batches: Iterator[pyarrow.RecordBatch]) -> None:
         self._columns = list(columns)
         self._batches = batches
-        self._rows = RowsSeen()
+        self._rows = RowsSeen(topic)
         self._topics: set[str] = set() if topic is None else {topic}
         self._by_column = topic is None
 

@@ -88,3 +88,13 @@ def test_it_stays_what_it_is() -> None:
         (b"", "", 0, moment, []),
     ]
     assert seen(rows).fingerprint == "f7d35f1cf56292ab"
+
+
+def test_the_topic_of_all_rows_is_as_a_column_of_it() -> None:
+    rows = pa.record_batch([pa.array(["a", "b"])], ["value"])
+    named = rows.append_column("topic", pa.array(["t", "t"]))
+    by_option, by_column, other, none = RowsSeen("t"), RowsSeen(), RowsSeen("u"), RowsSeen()
+    for seen_by, batch in ((by_option, rows), (by_column, named), (other, rows), (none, rows)):
+        seen_by.add(batch)
+    assert by_option.fingerprint == by_column.fingerprint
+    assert len({by_option.fingerprint, other.fingerprint, none.fingerprint}) == 3

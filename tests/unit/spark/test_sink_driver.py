@@ -105,11 +105,16 @@ def test_nothing_is_seen_before_the_driver_commits(sink: Sink) -> None:
     assert sink.committed() == ["a", "b"]
 
 
-def test_a_batch_without_rows_asks_nobody(sink: Sink) -> None:
+def test_a_batch_without_rows(sink: Sink) -> None:
+    """Its tasks ask nobody, and where it cannot be done again neither does the driver."""
     nowhere = replace(sink.options, settings={"bootstrap.servers": "127.0.0.1:1"})
     rows = pa.record_batch([pa.array([], pa.string())], ["value"])
     outcome = write_in_transaction(nowhere, ["value"], iter([rows]), FakeTask(0, 0, 0))
-    assert commit_batch(nowhere, 0, [outcome]) == 0
+    assert commit_batch(replace(nowhere, once=True), 0, [outcome]) == 0
+    assert sink.commit([outcome]) == 0
+    sink.commit(sink.tasks(["a"], batch=1), 1)
+    with pytest.raises(ExactlyOnceError, match="batch 1 was written already"):
+        sink.commit([outcome], 0)
 
 
 def test_it_is_done_again(sink: Sink) -> None:
@@ -201,6 +206,39 @@ def test_another_number_of_tasks(sink: Sink) -> None:
     with pytest.raises(ExactlyOnceError, match=r"with 3 tasks, and it had 2, of which 1 are committed"):
         sink.commit(sink.tasks(["a"], ["b"], []))
     assert sink.committed() == ["a"]
+
+
+def test_no_rows_any_more(sink: Sink) -> None:
+    """A part of the batch is committed, and when it is done again it has no rows at all."""
+    partly_committed(sink)
+    with pytest.raises(ExactlyOnceError, match=r"task 0 of batch 0 .* is done again with other rows: 1 rows .* are 0"):
+        sink.commit(sink.tasks([], []))
+    assert sink.commit(sink.tasks(["a"], ["b"])) == 1
+    assert sink.committed() == ["a", "b"]
+
+
+def test_the_same_rows_to_another_topic(sink: Sink) -> None:
+    """They are not there: two writes have one id, or the option topic was changed amid a batch."""
+    other = f"{sink.topic}-other"
+    sink.admin.create_topic(other, partitions=2)
+    sink.commit(sink.tasks(["a"], ["b"]))
+    sink.options = replace(sink.options, topic=other)
+    with pytest.raises(ExactlyOnceError, match=r"other rows.* or another topic.* Two writes cannot share"):
+        sink.commit(sink.tasks(["a"], ["b"]))
+    assert sink.open_ids() == []
+
+
+def test_brokers_that_allow_short_transactions_only(topic: str) -> None:
+    address = f"memory:{uuid.uuid4().hex}"
+    with Gateway(htp=address, listen=None, config={"transaction.max.timeout.ms": "30000"}):
+        sink = Sink(address, topic)
+        with sink.admin:
+            sink.admin.create_topic(topic, partitions=2)
+            settings = {"bootstrap.servers": address, "linger.ms": "0"}
+            sink.options = with_timeout(replace(sink.options, settings=settings))
+            sink.task(0, ["a"])
+            assert sink.commit([sink.task(0, ["a"], attempt=1)]) == 1
+            assert sink.committed() == ["a"]
 
 
 def test_other_rows_where_nothing_is_committed(sink: Sink) -> None:
