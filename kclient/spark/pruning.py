@@ -86,7 +86,9 @@ class Pruning:
         if not isinstance(found, begins) or not isinstance(value, datetime.datetime) or value.tzinfo is None:
             return self
         since = math.floor(value.timestamp() * 1000)
-        return replace(self, since_ms=max(since, self.since_ms or 0, 0))
+        if since < 0:  # Kafka finds no time before 1970, and records without one have -1
+            return self
+        return replace(self, since_ms=max(since, self.since_ms or 0))
 
     def narrowed(self, cluster: TopicView, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
         """What is left of the ranges, without empty ones.

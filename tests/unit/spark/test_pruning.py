@@ -97,6 +97,7 @@ def test_the_latest_time_is_asked_for_in_what_is_left() -> None:
         by("GreaterThan", "partition", 0),
         by("LessThan", "timestamp", NOON),
         by("EqualTo", "timestamp", NOON.replace(tzinfo=None)),
+        by("GreaterThanOrEqual", "timestamp", NOON.replace(year=1969)),  # of records without a time, which are at -1
         by("StringStartsWith", "topic", "a"),
         by("IsNotNull", "value"),
         by("IsNull", "topic"),
