@@ -125,8 +125,7 @@ class StreamPlanner:
         self, start: StreamOffsets, now: StreamOffsets
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
         """Where the batch begins in each partition that is there, and of which of them that has to be noted."""
-        ids = start.topic_ids
-        others = {name for name, now_id in now.topic_ids.items() if ids.get(name, now_id) not in ("", now_id)}
+        others = _created_again(start, now)
         for name in sorted(others):
             self._lost(f"the topic {name} was deleted and created again: what was not read of it is gone")
         begin = {tp: start.places[tp] for tp in now.places if tp in start.places and tp.topic not in others}
@@ -140,7 +139,8 @@ class StreamPlanner:
 
     def _gone(self, start: StreamOffsets, now: StreamOffsets) -> dict[TopicPartition, int]:
         """Places in partitions that are not there: they are kept, since a broker may only not know them yet."""
-        gone = {tp: place for tp, place in start.places.items() if tp not in now.places}
+        others = _created_again(start, now)  # which may get as many partitions: they are new then
+        gone = {tp: place for tp, place in start.places.items() if tp not in now.places and tp.topic not in others}
         missed = sorted(gone.keys() - self._missed)
         unasked = self._target is not None and start.initial  # they came after all there was had been looked at
         if missed and not unasked:
@@ -160,3 +160,9 @@ class StreamPlanner:
         if self._options.read.fail_on_data_loss:
             raise DataLossError(f"{text}; go on with what is there by {self._options.read.lenience}")
         logger.warning("%s; going on, because of %s", text, self._options.read.lenience)
+
+
+def _created_again(start: StreamOffsets, now: StreamOffsets) -> set[str]:
+    """The topics that are others than those of the same name at the start."""
+    ids = start.topic_ids
+    return {name for name, now_id in now.topic_ids.items() if ids.get(name, now_id) not in ("", now_id)}

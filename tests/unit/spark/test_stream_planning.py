@@ -127,6 +127,23 @@ def test_a_topic_that_was_created_again(caplog: pytest.LogCaptureFixture) -> Non
     assert "deleted and created again" in caplog.text
 
 
+def test_a_topic_that_was_created_again_with_fewer_partitions() -> None:
+    """And gets more later: where the old topic's had come to is no place in them."""
+    cluster = FakeCluster({A0: (0, 5), A1: (0, 7)})
+    planner = planner_of(cluster, startingOffsets="earliest", failOnDataLoss="false")
+    first = planner.latest(planner.initial(), None, None)
+    assert first is not None
+    cluster.ids["a"] = "another"
+    cluster.logs = {A0: (0, 2)}
+    second = planner.latest(restarted(first), None, None)
+    assert second is not None
+    assert read(first, second) == {A0: (0, 2)}
+    cluster.logs[A1] = (0, 9)
+    third = planner.latest(restarted(second), None, None)
+    assert third is not None
+    assert read(second, third) == {A1: (0, 9)}
+
+
 def test_a_topic_that_is_gone_for_a_while_is_not_read_again() -> None:
     cluster = FakeCluster({A0: (0, 5), B0: (0, 4)})
     planner = planner_of(cluster, startingOffsets="earliest", subscribe="a,b", failOnDataLoss="false")
