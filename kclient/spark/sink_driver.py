@@ -26,7 +26,7 @@ from kclient.spark.sink_records import (
     fingerprint_of,
     newest,
 )
-from kclient.spark.sink_tasks import CLIENT, TaskOutcome, begin, decisions
+from kclient.spark.sink_tasks import CLIENT, TaskOutcome, begin, decisions, telling_rights
 from kclient.types import ConsumerGroupMetadata, TopicPartition
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def commit_batch(options: WriteOptions, batch: int, outcomes: Sequence[TaskOutco
     names = SinkNames(outcomes[0].sink)
     if not any(outcome.rows for outcome in outcomes) and not _decided(options, names, batch):
         return 0
-    with _deciding(options, names) as producer, open_admin(options.settings) as admin:
+    with telling_rights(names), _deciding(options, names) as producer, open_admin(options.settings) as admin:
         begin(producer)  # from here on no older driver can decide
         plan = _plan(producer, admin, names, batch, outcomes)
         if plan.committed:
@@ -105,7 +105,7 @@ def _decided(options: WriteOptions, names: SinkNames, batch: int) -> bool:
     """Whether a batch that is without rows now was decided about before: then it had some."""
     if options.once:
         return False
-    with open_admin(options.settings) as admin:
+    with telling_rights(names), open_admin(options.settings) as admin:
         before = newest(decisions(admin, names))
     check_batch(names, before, batch)
     return before is not None and before.batch == batch
@@ -245,7 +245,7 @@ def _not_committed(options: WriteOptions, plan: _Plan, failed: Mapping[str, Kafk
     count, name = len(failed), min(failed)
     waited = time.time() - min(outcome.began for outcome in plan.committed)
     error = ExactlyOnceError(
-        f"{count} of {len(plan.committed)} transactions of batch {plan.decision.batch} were not committed, the first "
+        f"{count} of {len(plan.committed)} transactions of batch {plan.decision.batch} cannot be committed, the first "
         f"of them {name}: {failed[name]} The oldest was open for {waited:.0f} s, and the brokers abort them after "
         f"kafka.transaction.timeout.ms ({options.settings.get('transaction.timeout.ms')}). Nothing is lost: do the "
         "batch again (a query that is restarted does), and what is committed of it is skipped; raise "

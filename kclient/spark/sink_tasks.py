@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -16,9 +17,8 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
 from kclient.errors import (
-    ClusterAuthorizationError,
+    AuthorizationError,
     KafkaError,
-    TransactionalIdAuthorizationError,
     TransactionalIdNotFoundError,
     UnsupportedVersionError,
 )
@@ -107,6 +107,11 @@ def write_in_transaction(
     context: Task | None = task or TaskContext.get()
     if context is None:
         raise ExactlyOnceError("an exactly-once write is done by Spark's tasks only")
+    if options.unnumbered and context.getLocalProperty("streaming.sql.batchId") is not None:
+        raise ExactlyOnceError(
+            "in foreachBatch the option exactlyOnce.id needs exactlyOnce.batch, the number that Spark gives the "
+            "function: else all batches are the same one, and the second is taken for the first done again"
+        )
     sink = options.sink or _query(context)
     batch = options.batch if options.batch is not None else int(_property(context, "streaming.sql.batchId"))
     rows = _Rows(options.topic, columns, batches)
@@ -114,7 +119,7 @@ def write_in_transaction(
     names, index = SinkNames(sink), context.partitionId()
     if first is None:
         return TaskOutcome(sink, index, rows.written)
-    with open_admin(options.settings) as admin:
+    with telling_rights(names), open_admin(options.settings) as admin:
         record = _recorded(admin, names, index, batch)
         if record is not None:
             rows.look_at_the_rest()
@@ -123,7 +128,7 @@ def write_in_transaction(
             return TaskOutcome(sink, index, rows.written, rows.topics, skipped=True)
         number = _free_number(admin, names, index, context.attemptNumber())
     began = time.time()
-    transaction = _write(options, names.task_id(index, number), rows, first)
+    transaction = _write(options, names, names.task_id(index, number), rows, first)
     return TaskOutcome(sink, index, rows.written, rows.topics, number, transaction, began=began)
 
 
@@ -167,13 +172,16 @@ class _Rows:
             pass
 
 
-def _write(options: WriteOptions, transactional_id: str, rows: _Rows, first: pyarrow.RecordBatch) -> OpenTransaction:
+def _write(
+    options: WriteOptions, names: SinkNames, transactional_id: str, rows: _Rows, first: pyarrow.RecordBatch
+) -> OpenTransaction:
     from kclient.sync import Producer
     from kclient.sync.open_transactions import hand_over
 
     settings = {**CLIENT, **options.settings, "transactional.id": transactional_id}
     with Producer(settings) as producer:
-        begin(producer)
+        with telling_rights(names):
+            begin(producer)
         batch: pyarrow.RecordBatch | None = first
         while batch is not None:
             producer.send_arrow(options.topic, batch)
@@ -185,6 +193,22 @@ def _write(options: WriteOptions, transactional_id: str, rows: _Rows, first: pya
     return transaction
 
 
+@contextmanager
+def telling_rights(names: SinkNames) -> Iterator[None]:
+    """Where the brokers refuse something to this user, say all that it needs.
+
+    Raises:
+        ExactlyOnceError: They do.
+    """
+    try:
+        yield
+    except AuthorizationError as error:
+        raise ExactlyOnceError(
+            f"the brokers do not allow what exactly once needs ({error}): grant this user WRITE on transactional ids "
+            f"and READ on groups that begin with {names.sink}-, and READ and WRITE on the topics; {_OTHER_WAY}"
+        ) from error
+
+
 def begin(producer: Producer) -> None:
     """Get the id, and begin a transaction.
 
@@ -193,10 +217,9 @@ def begin(producer: Producer) -> None:
     """
     try:
         producer.init_transactions()
-    except (UnsupportedVersionError, TransactionalIdAuthorizationError, ClusterAuthorizationError) as error:
+    except UnsupportedVersionError as error:
         raise ExactlyOnceError(
-            f"the brokers do not allow the transactions that exactly once needs ({error}): let this user write with "
-            f"transactional ids that begin with the sink's id, or use newer brokers; {_OTHER_WAY}"
+            f"the brokers have not the transactions that exactly once needs ({error}): use newer ones; {_OTHER_WAY}"
         ) from error
     producer.begin_transaction()
 
@@ -230,7 +253,7 @@ def _recorded(admin: Admin, names: SinkNames, index: int, batch: int) -> TaskRec
         group, tp = names.records(index, decision.anchor)
         offset = admin.list_group_offsets(group).get(tp)
     except KafkaError as error:
-        if isinstance(error, ExactlyOnceError):
+        if isinstance(error, ExactlyOnceError | AuthorizationError):
             raise
         raise ExactlyOnceError(
             f"the offsets of the exactly-once sink cannot be read ({error}); {_OTHER_WAY}"

@@ -63,6 +63,8 @@ class WriteOptions:
     batch: int | None = None
     """Which batch of the sink it is, where Spark does not number them: of a batch write."""
 
+    unnumbered: bool = False
+    """Whether somebody gave the id of a batch write and no number: then the id has one batch."""
     once: bool = False
     """Whether nobody gave the id: then nobody can do the write again, and what was kept for that may go."""
 
@@ -100,6 +102,7 @@ def parse_write_options(options: Mapping[str, str], *, streaming: bool = False) 
     reader = OptionReader(given)
     topic = reader.text("topic")
     exactly_once = reader.boolean("exactlyOnce", default=streaming)
+    named, numbered = (reader.text(f"exactlyOnce.{name}") is not None for name in ("id", "batch"))
     transactional = {"transactional.id": "checked"} if exactly_once else {}
     try:
         ProducerConfig.parse({"client.id": "kclient-spark", **settings, **transactional})
@@ -112,7 +115,8 @@ def parse_write_options(options: Mapping[str, str], *, streaming: bool = False) 
         None if topic is None else checked_topic("topic", topic),
         exactly_once,
         *_sink(reader, exactly_once=exactly_once, streaming=streaming),
-        once=exactly_once and not streaming and reader.text("exactlyOnce.id") is None,
+        unnumbered=not streaming and named and not numbered,
+        once=exactly_once and not streaming and not named,
     )
 
 

@@ -69,21 +69,25 @@ def commit_open(
 ) -> dict[str, KafkaError]:
     """Commit transactions, each with its offsets, side by side.
 
+    The offsets join all of them before any is ended: where one was ended otherwise, which is refused then, none is
+    committed.
+
     Args:
         producer: Any producer of that cluster; its own transactions are not touched.
         transactions: Which.
         timeout: Seconds for each request.
 
     Returns:
-        By transactional id why one was not committed, or may not have been (`KafkaTimeoutError`).
+        By transactional id why one cannot be committed, or may not have been (`KafkaTimeoutError`).
     """
 
-    async def commit(cluster: Cluster, transaction: OpenTransaction, offsets: TransactionOffsets) -> None:
+    async def add(cluster: Cluster, transaction: OpenTransaction, offsets: TransactionOffsets) -> None:
         await open_transactions.add_offsets(cluster, transaction, offsets.group_id, offsets.offsets, timeout=timeout)
-        await open_transactions.end_transaction(cluster, transaction, committed=True, timeout=timeout)
 
-    works = {one.transactional_id: partial(commit, transaction=one, offsets=offsets) for one, offsets in transactions}
-    return _side_by_side(producer, works)
+    added = {one.transactional_id: partial(add, transaction=one, offsets=offsets) for one, offsets in transactions}
+    return _side_by_side(producer, added) or _end(
+        producer, (one for one, _ in transactions), committed=True, timeout=timeout
+    )
 
 
 def abort_open(producer: Producer, transactions: Iterable[OpenTransaction], *, timeout: float) -> dict[str, KafkaError]:
@@ -98,10 +102,16 @@ def abort_open(producer: Producer, transactions: Iterable[OpenTransaction], *, t
         By transactional id why one was not aborted by this.
     """
 
-    async def abort(cluster: Cluster, transaction: OpenTransaction) -> None:
-        await open_transactions.end_transaction(cluster, transaction, committed=False, timeout=timeout)
+    return _end(producer, transactions, committed=False, timeout=timeout)
 
-    return _side_by_side(producer, {one.transactional_id: partial(abort, transaction=one) for one in transactions})
+
+def _end(
+    producer: Producer, transactions: Iterable[OpenTransaction], *, committed: bool, timeout: float
+) -> dict[str, KafkaError]:
+    async def end(cluster: Cluster, transaction: OpenTransaction) -> None:
+        await open_transactions.end_transaction(cluster, transaction, committed=committed, timeout=timeout)
+
+    return _side_by_side(producer, {one.transactional_id: partial(end, transaction=one) for one in transactions})
 
 
 def _side_by_side(producer: Producer, works: Mapping[str, _Work]) -> dict[str, KafkaError]:

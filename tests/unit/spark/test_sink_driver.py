@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from kclient.errors import ConfigError, KafkaTimeoutError
+from kclient.gateway.access import AclOperation, ResourceType
 from kclient.spark.sink import KclientStreamWriter
 from kclient.spark.sink_driver import abort_batch, commit_batch, with_timeout
 from kclient.spark.sink_records import ExactlyOnceError
@@ -126,6 +127,12 @@ def test_it_is_done_again(sink: Sink) -> None:
     assert sink.committed() == ["a", "b", "c"]
 
 
+def test_a_number_is_missed_in_foreach_batch(sink: Sink) -> None:
+    sink.options = replace(sink.options, batch=0, unnumbered=True)
+    with pytest.raises(ExactlyOnceError, match=r"in foreachBatch the option exactlyOnce\.id needs exactlyOnce\.batch"):
+        sink.task(0, ["a"])
+
+
 def test_a_task_that_told_nothing(sink: Sink) -> None:
     outcomes = sink.tasks(["a"], ["b"], ["c"])
     with pytest.raises(ExactlyOnceError, match=r"messages of tasks \[0, 2\] only"):
@@ -158,29 +165,49 @@ def test_a_stage_that_is_tried_again_aborts_no_winner(sink: Sink) -> None:
 
 
 def test_transactions_that_took_too_long(sink: Sink) -> None:
-    """What was aborted makes the batch fail, and what was committed beside it is skipped when it is done again."""
+    """What was aborted makes the batch fail as a whole, as nobody may do one without a name again."""
     late = sink.task(0, ["a"], transaction_timeout_ms="100")
     outcomes = [late, sink.task(1, ["b"]), sink.task(2, ["c"])]
     sink.wait_for_time_out(0)
     with pytest.raises(
-        ExactlyOnceError, match=r"1 of 3 transactions of batch 0 were not committed.*do the batch again"
+        ExactlyOnceError, match=r"1 of 3 transactions of batch 0 cannot be committed.*do the batch again"
     ) as told:
         sink.commit(outcomes)
     assert "raise kafka.transaction.timeout.ms" in str(told.value)
     abort_batch(sink.options, sink.topic, outcomes)
-    assert sink.committed() == ["b", "c"], "an abort undoes nothing"
+    assert sink.committed() == []
     again = sink.tasks(["a"], ["b"], ["c"])
-    assert [outcome.skipped for outcome in again] == [False, True, True]
-    assert sink.commit(again) == 1
+    assert sink.commit(again) == 3
     assert sink.committed() == ["a", "b", "c"]
 
 
-def partly_committed(sink: Sink) -> None:
-    """Task 0 of batch 0 is committed, task 1 is not."""
-    outcomes = [sink.task(0, ["a"]), sink.task(1, ["b"], transaction_timeout_ms="100")]
-    sink.wait_for_time_out(1)
-    with pytest.raises(ExactlyOnceError):
+def test_an_abort_undoes_nothing(sink: Sink) -> None:
+    outcomes = partly_committed(sink)
+    abort_batch(sink.options, sink.topic, outcomes)
+    assert sink.committed() == ["a"]
+    again = sink.tasks(["a"], ["b"])
+    assert [outcome.skipped for outcome in again] == [True, False]
+    assert sink.commit(again) == 1
+    assert sink.committed() == ["a", "b"]
+
+
+def partly_committed(sink: Sink) -> list[TaskOutcome]:
+    """Task 0 of batch 0 is committed; the driver died before it came to task 1."""
+    outcomes = sink.tasks(["a"], ["b"])
+    commit_open = open_transactions.commit_open
+
+    def commit_one(producer: Any, transactions: Any, *, timeout: float) -> Mapping[str, Any]:
+        assert commit_open(producer, transactions[:1], timeout=timeout) == {}
+        raise Died
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Died):
+        patch.setattr(open_transactions, "commit_open", commit_one)
         sink.commit(outcomes)
+    return outcomes
+
+
+class Died(Exception):
+    """What a driver that is killed cannot do."""
 
 
 def test_other_rows_in_a_task_that_is_committed(sink: Sink) -> None:
@@ -195,7 +222,7 @@ def test_other_rows_in_a_task_that_is_not_committed(sink: Sink) -> None:
     with pytest.raises(ExactlyOnceError, match="with other rows than before in tasks that are not committed yet"):
         sink.commit(sink.tasks(["a"], ["x"]))
     assert sink.committed() == ["a"]
-    assert sink.open_ids() == [f"{sink.topic}-1-0"]
+    assert sink.open_ids() == [f"{sink.topic}-1-1"]
     assert sink.commit(sink.tasks(["a"], ["b"])) == 1
     assert sink.committed() == ["a", "b"]
     assert sink.open_ids() == []
@@ -239,6 +266,45 @@ def test_brokers_that_allow_short_transactions_only(topic: str) -> None:
             sink.task(0, ["a"])
             assert sink.commit([sink.task(0, ["a"], attempt=1)]) == 1
             assert sink.committed() == ["a"]
+
+
+class Rights:
+    """Allows everything but one thing."""
+
+    def __init__(self, *refused: object) -> None:
+        self.refused = refused
+
+    def allows(self, client: object, operation: object, kind: object, name: str) -> bool:
+        return (operation, kind) != self.refused
+
+    def allows_any(self, client: object, operation: object, kind: object) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        (AclOperation.DESCRIBE, ResourceType.GROUP),
+        (AclOperation.READ, ResourceType.GROUP),
+        (AclOperation.READ, ResourceType.TOPIC),
+        (AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID),
+        (AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID),
+    ],
+    ids=lambda refused: " ".join(each.name for each in refused),
+)
+def test_rights_that_are_missing(topic: str, refused: tuple[AclOperation, ResourceType]) -> None:
+    """All are named at once, whichever the brokers miss first."""
+    address = f"memory:{uuid.uuid4().hex}"
+    with Gateway(htp=address, listen=None) as gateway:
+        sink = Sink(address, topic)
+        with sink.admin:
+            sink.admin.create_topic(topic, partitions=2)
+            gateway._gateway.parts.access.authorizer = Rights(*refused)
+            with pytest.raises(
+                ExactlyOnceError,
+                match=rf"grant this user WRITE on transactional ids and READ on groups that begin with {topic}-, and",
+            ):
+                sink.commit([sink.task(0, ["a"])])
 
 
 def test_other_rows_where_nothing_is_committed(sink: Sink) -> None:
@@ -289,7 +355,7 @@ def test_a_driver_that_only_seemed_dead(sink: Sink, monkeypatch: pytest.MonkeyPa
     if not listed:
         monkeypatch.setattr(Admin, "list_transactions", lambda *_, **__: [])
     between(monkeypatch, lambda: sink.commit(sink.tasks(["a"], ["b"], ["c"])))
-    with pytest.raises(ExactlyOnceError, match="3 of 3 transactions of batch 0 were not committed"):
+    with pytest.raises(ExactlyOnceError, match="3 of 3 transactions of batch 0 cannot be committed"):
         sink.commit(sink.tasks(["a"], ["b"], ["c"]))
     monkeypatch.undo()
     assert sink.committed() == ["a", "b", "c"]

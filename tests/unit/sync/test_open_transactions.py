@@ -130,6 +130,20 @@ def test_whoever_fences_it_wins(place: Place, other: Producer) -> None:
         assert admin.list_group_offsets(place.topic) == {}
 
 
+def test_none_is_committed_where_one_cannot_be(place: Place, other: Producer) -> None:
+    names = [f"{place.topic}-{number}" for number in range(3)]
+    transactions = [place.written(name.encode(), name) for name in names]
+    ends = [(each, place.offsets(5)) for each in transactions]
+    with Admin(bootstrap_servers=place.address) as admin:
+        admin.fence_producers([names[1]])
+        failed = commit_open(other, ends, timeout=PATIENCE_S)
+        assert list(failed) == [names[1]]
+        assert isinstance(failed[names[1]], ProducerFencedError)
+        assert abort_open(other, [transactions[0], transactions[2]], timeout=PATIENCE_S) == {}
+        assert place.visible() == []
+        assert admin.list_group_offsets(place.topic) == {}
+
+
 def test_what_is_committed_cannot_be_aborted(place: Place, other: Producer) -> None:
     transaction = place.written()
     assert commit_open(other, [(transaction, place.offsets(5))], timeout=PATIENCE_S) == {}
