@@ -74,11 +74,13 @@ _REFUSED_SETTINGS = {
 
 @dataclass(frozen=True)
 class Selection:
-    """Which topics or partitions to read: exactly one of the three is set."""
+    """Which topics or partitions to read: exactly one of the first three is set."""
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None
     partitions: tuple[TopicPartition, ...] = ()
+    whole_names: bool = False
+    """Whether a name has to match the pattern as a whole; else, as in Spark's own source, some part of it."""
 
 
 @dataclass(frozen=True)

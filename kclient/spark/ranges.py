@@ -142,7 +142,7 @@ def selected_topics(cluster: TopicView, selection: Selection, *, missing_ok: boo
         UnknownTopicOrPartitionError: one that is named does not exist, unless `missing_ok`.
     """
     if selection.pattern is not None:
-        return cluster.topics(_matching(cluster, selection.pattern))
+        return cluster.topics(_matching(cluster, selection.pattern, selection.whole_names))
     names = selection.topics or sorted({partition.topic for partition in selection.partitions})
     found = cluster.topics(names)
     missing = [name for name in names if name not in found]
@@ -168,9 +168,10 @@ def selected_partitions(
     return [tp for tp in selection.partitions if tp not in absent]
 
 
-def _matching(cluster: TopicView, pattern: str) -> list[str]:
+def _matching(cluster: TopicView, pattern: str, whole_names: bool) -> list[str]:
     expression = re.compile(pattern)
-    return [name for name in cluster.names() if expression.fullmatch(name)]
+    matches = expression.fullmatch if whole_names else expression.search
+    return [name for name in cluster.names() if matches(name)]
 
 
 def _explicit(spec: RangeBound) -> bool:

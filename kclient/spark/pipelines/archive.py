@@ -329,8 +329,10 @@ def _read_options(
     selection = {"subscribePattern": pattern} if pattern is not None else {"subscribe": ",".join(names)}
     given = {name.replace("_", "."): _text_of(value) for name, value in settings.items()}
     options = {f"kafka.{name}": value for name, value in {"isolation.level": "read_committed", **given}.items()}
+    parsed = parse_read_options({**options, **selection})
     return replace(
-        parse_read_options({**options, **selection}),
+        parsed,
+        selection=replace(parsed.selection, whole_names=True),
         columns=COLUMN_NAMES,
         fail_on_data_loss=fail_on_data_loss,
         lenience="--allow-data-loss (fail_on_data_loss=False)",

@@ -15,6 +15,9 @@ from kclient.errors import AuthenticationError, ConfigError, KafkaError
 from kclient.spark import ArchiveError, DataLossError
 from kclient.spark.pipelines.archive import ArchiveRun, local_folder
 from kclient.spark.pipelines.job import cause_of
+from kclient.spark.pipelines.planning import archivable_topics
+from kclient.types import TopicPartition
+from tests.unit.spark.fake_cluster import FakeCluster
 
 
 @pytest.mark.parametrize(
@@ -73,6 +76,13 @@ def run(settings: Mapping[str, Any], codec: str = "snappy", **more: Any) -> Arch
 
 
 BROKER = {"bootstrap.servers": "localhost:9092"}
+
+
+def test_a_pattern_matches_whole_names() -> None:
+    """Unlike the option of the data source, which is as Spark's own."""
+    cluster = FakeCluster({TopicPartition(name, 0): (0, 1) for name in ("flights", "my-flights", "flights-2")})
+    options = run(BROKER, topics=[], pattern="flight.")._options
+    assert list(archivable_topics(cluster, options)) == ["flights"]
 
 
 def settings_of(given: Mapping[str, Any]) -> dict[str, str]:

@@ -31,9 +31,17 @@ def test_everything_without_empty_partitions() -> None:
     assert ranges(subscribe="a,b") == [("a", 0, 10, 100), ("b", 0, 5, 50)]
 
 
-def test_a_pattern_matches_whole_names() -> None:
-    assert ranges(subscribePattern="[b-z]") == [("b", 0, 5, 50)]
-    assert ranges(subscribePattern="x.*") == []
+def test_a_pattern_matches_some_part_of_a_name() -> None:
+    """As in Spark's own source."""
+    cluster = FakeCluster({TopicPartition(name, 0): (0, 1) for name in ("my-flights", "flights", "delays")})
+
+    def topics(pattern: str) -> list[str]:
+        parsed = parse_read_options({"kafka.bootstrap.servers": "x:1", "subscribePattern": pattern})
+        return [each.topic for each in resolve_ranges(cluster, parsed)]
+
+    assert topics("light") == ["flights", "my-flights"]
+    assert topics("^f.*s$") == ["flights"]
+    assert topics("x.*") == []
 
 
 def test_offsets_per_partition() -> None:
