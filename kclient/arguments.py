@@ -272,6 +272,21 @@ def whole_number(value: Any, what: str) -> int:
     return number
 
 
+def as_count(value: Any, what: str) -> int | None:
+    """How many, or None.
+
+    Raises:
+        TypeError: It is not a whole number.
+        ValueError: It is below 1.
+    """
+    if value is None:
+        return None
+    number = whole_number(value, what)
+    if number < 1:
+        raise ValueError(f"{what} is a number from 1 on, or None; not {shown(value)}")
+    return number
+
+
 # ------------------------------------------------------------------ the rest
 
 

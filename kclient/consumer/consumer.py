@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio
 import anyio.lowlevel
 
-from kclient.arguments import as_partition, as_partitions
+from kclient.arguments import as_count, as_partition, as_partitions
 from kclient.cluster import leaves_in_order
 from kclient.concurrency import Wakeup, drive_async
 from kclient.consumer.actions import Action, Await, Call, Wait
@@ -187,7 +187,12 @@ class Consumer(ConsumerBase):
         return ConsumerRecords() if records is None else records
 
     async def poll_arrow(
-        self, timeout: float = 0.0, *, include_headers: bool = False, columns: Iterable[str] | None = None
+        self,
+        timeout: float = 0.0,
+        *,
+        include_headers: bool = False,
+        columns: Iterable[str] | None = None,
+        max_bytes: int | None = None,
     ) -> Any:
         """As `poll`, as columns: everything that was fetched, up to 16 MB of it, in one `pyarrow.RecordBatch`.
 
@@ -199,18 +204,20 @@ class Consumer(ConsumerBase):
             include_headers: Whether to add the column `headers`.
             columns: The names of the columns that are wanted, in their order; None for all. What is not wanted is not
                 copied, and of batches that need not be opened for it not even decompressed: see `decode_arrow`.
+            max_bytes: Bytes of records, after decompression, behind which no further batch is opened: so many there are
+                at most, and those of one batch of the producer's. By default as many as were fetched, or 16 MB.
 
         Returns:
             The record batch; without rows when the time is over first.
 
         Raises:
             MissingExtraError: pyarrow is not installed.
-            TypeError: The columns are no names.
-            ValueError: A column is unknown or named twice; or as for `poll`.
+            TypeError: The columns are no names, or max_bytes is no number.
+            ValueError: A column is unknown or named twice, max_bytes is below 1; or as for `poll`.
             KafkaError: As for `poll`.
         """
-        names = column_names(columns, include_headers)
-        batch = await self._poll(timeout, lambda: self._collector.take_arrow(names))
+        names, most = column_names(columns, include_headers), as_count(max_bytes, "max_bytes")
+        batch = await self._poll(timeout, lambda: self._collector.take_arrow(names, most))
         return decode_arrow([], columns=names) if batch is None else batch
 
     async def _poll(self, timeout: float, take: Any) -> Any:

@@ -144,9 +144,9 @@ def _open_consumer(settings: Mapping[str, str]) -> Consumer:
     return Consumer({**_FIXED, **settings})
 
 
-def check_settings(settings: Mapping[str, str]) -> None:
-    """Raises `ConfigError` or `NotYetSupportedError` where a consumer would."""
-    ConsumerConfig.parse({**_FIXED, **settings})
+def check_settings(settings: Mapping[str, str]) -> ConsumerConfig:
+    """What a consumer makes of them. Raises `ConfigError` or `NotYetSupportedError` where it would."""
+    return ConsumerConfig.parse({**_FIXED, **settings})
 
 
 def open_admin(settings: Mapping[str, str]) -> Admin:

@@ -51,6 +51,7 @@ BATCH_OPTIONS = (
     "failOnDataLoss",
     "minPartitions",
     "maxRecordsPerPartition",
+    "maxBytesPerTask",
     "kafkaConsumer.pollTimeoutMs",
     "fetchOffset.numRetries",
     "fetchOffset.retryIntervalMs",
@@ -58,6 +59,10 @@ BATCH_OPTIONS = (
 )
 STREAMING_OPTIONS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "commitGroupOffsets")
 _BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+_LEAST_BYTES = 1 << 20
+"""Of `maxBytesPerTask`."""
+_FETCHED, _OPENED, _HANDED_ON = 4, 2, 4
+"""The parts of it for what is fetched ahead, for a batch that is opened, and for what is handed on to Spark."""
 _DELAY_MS = 15 * 60_000
 """Of `maxTriggerDelay`, as Spark's own source has it."""
 # The source decides these itself, exactly as Spark's own source does.
@@ -113,6 +118,8 @@ class ReadOptions:
     """What sets `fail_on_data_loss` to false, as errors and warnings call it."""
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
+    piece_bytes: int | None = None
+    """Bytes of records, after decompression, behind which a task hands on what it has; None for the client's usual."""
     poll_timeout_ms: int = 120_000
     offset_attempts: int = 1
     """How often the driver asks for offsets; the client itself tries until `default.api.timeout.ms` is over."""
@@ -201,20 +208,43 @@ def _given(options: Mapping[str, str]) -> tuple[OptionReader, dict[str, str]]:
 def _read_options(
     reader: OptionReader, settings: Mapping[str, str], starting: RangeBound, ending: RangeBound
 ) -> ReadOptions:
+    most = _max_bytes(reader)
     return ReadOptions(
         selection=_selection(reader),
         starting=starting,
         ending=ending,
-        settings=settings,
+        settings=settings if most is None else _bounded(settings, most),
         no_offset_strategy=_strategy(reader),
         columns=_columns(reader),
         fail_on_data_loss=reader.boolean("failOnDataLoss", default=True),
         min_partitions=reader.positive("minPartitions"),
         max_records_per_partition=reader.positive("maxRecordsPerPartition"),
+        piece_bytes=None if most is None else most // _HANDED_ON,
         poll_timeout_ms=reader.duration("kafkaConsumer.pollTimeoutMs", default=120_000, least=1),
         offset_attempts=reader.positive("fetchOffset.numRetries") or 1,
         offset_retry_interval_ms=reader.duration("fetchOffset.retryIntervalMs", default=10),
     )
+
+
+def _max_bytes(reader: OptionReader) -> int | None:
+    most = reader.positive("maxBytesPerTask")
+    if most is not None and most < _LEAST_BYTES:
+        raise ConfigError(
+            f"the option maxBytesPerTask takes {_LEAST_BYTES} bytes or more, room for a batch of records; not {most}"
+        )
+    return most
+
+
+def _bounded(settings: Mapping[str, str], most: int) -> dict[str, str]:
+    """The settings with which a task's client holds no more than so many bytes; smaller ones stay."""
+    config = check_settings(settings)
+    fetched = most // _FETCHED
+    return {
+        **settings,
+        "fetch.max.bytes": str(min(config.fetch_max_bytes, fetched)),
+        "max.partition.fetch.bytes": str(min(config.max_partition_fetch_bytes, fetched)),
+        "fetch.max.decompressed.bytes": str(min(config.fetch_max_decompressed_bytes, most // _OPENED)),
+    }
 
 
 def _columns(reader: OptionReader) -> tuple[str, ...]:

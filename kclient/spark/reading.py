@@ -111,7 +111,7 @@ class RangeReader:
         moved = looked = time.monotonic()
         while position < end:
             try:
-                batch = consumer.poll_arrow(timeout=look_every, columns=columns)
+                batch = consumer.poll_arrow(timeout=look_every, columns=columns, max_bytes=self._options.piece_bytes)
                 reached = consumer.position(self._partition)
             except (OffsetOutOfRangeError, LogTruncationError) as error:
                 position = self._after_gap(cluster, position, error)

@@ -86,6 +86,7 @@ RIGHT: Arguments = {
     "group_ids": st.lists(group, max_size=2),
     "group_metadata": st.builds(ConsumerGroupMetadata, group),
     "headers": st.lists(st.tuples(st.text("abc"), st.binary(max_size=3) | st.none()), max_size=2),
+    "max_bytes": st.none() | st.integers(1, 10**6),
     "max_transaction_timeout_ms": st.integers(0, 10**6),
     "min_duration_ms": st.none() | st.integers(0, 1000),
     "producer_ids": st.lists(st.integers(0, 10), max_size=2),
@@ -139,6 +140,7 @@ NEARLY: Arguments = {
         texts | edges, st.lists(st.lists(edges, max_size=2) | scalars, max_size=2), max_size=2
     ),
     "broker_id": edges,
+    "max_bytes": edges | scalars,
     "max_transaction_timeout_ms": edges,
     "min_duration_ms": edges,
     "producer_ids": st.lists(edges | scalars, max_size=2),
@@ -177,7 +179,9 @@ NEARLY: Arguments = {
     "topics": st.lists(texts, max_size=2) | texts | st.just(re.compile("t.*")),
     "totals": st.dictionaries(texts, counts, max_size=2),
     "types": st.lists(texts, max_size=2),
-    "updates": st.dictionaries(texts | scalars, st.builds(FeatureUpdate, st.integers(1, 32767)) | scalars, max_size=2),
+    "updates": st.dictionaries(
+        (texts | scalars).filter(_can_hash), st.builds(FeatureUpdate, st.integers(1, 32767)) | scalars, max_size=2
+    ),
     "wanted": st.dictionaries(partition | st.tuples(texts, edges), numbers | scalars, max_size=2),
 }
 # Where the same name means something else: (method, parameter).

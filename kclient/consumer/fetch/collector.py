@@ -298,21 +298,25 @@ class FetchCollector:
 
     # ------------------------------------------------------------------ columns
 
-    def take_arrow(self, columns: Sequence[str]) -> Any:
+    def take_arrow(self, columns: Sequence[str], most: int | None = None) -> Any:
         """What is there as a `pyarrow.RecordBatch` of these columns; None if nothing is.
+
+        Args:
+            columns: Their names.
+            most: Bytes after decompression behind which no further batch is opened; None for the usual.
 
         Raises:
             KafkaError: The next thing is an error.
             MissingExtraError: pyarrow is not installed.
         """
         while True:
-            fetches = self._ready_fetches()
+            fetches = self._ready_fetches(most or ENOUGH)
             if not fetches:
                 return None
             if fetches[0].error is not None:
                 self._deal_with(fetches[0])
                 continue
-            batch, used = self._columns(fetches, columns)
+            batch, used = self._columns(fetches, columns, most)
             rows = batch.num_rows
             if rows and self._interception:
                 batch = self._interception.show_columns(batch, self._undecoded(used))
@@ -362,8 +366,8 @@ class FetchCollector:
 
         return UndecodedRecords(load, places)
 
-    def _ready_fetches(self) -> list[CompletedFetch]:
-        """The first completed fetches, up to an error (which comes alone) or `ENOUGH` bytes as they were fetched."""
+    def _ready_fetches(self, most: int) -> list[CompletedFetch]:
+        """The first completed fetches, up to an error (which comes alone) or so many bytes as they were fetched."""
         chosen: list[CompletedFetch] = []
         size = 0
         with self._lock:
@@ -371,7 +375,7 @@ class FetchCollector:
                 self._start_over()
             for completed in self._buffer.available():
                 completed.forget_broken()
-                if chosen and (completed.error is not None or size + completed.size > ENOUGH):
+                if chosen and (completed.error is not None or size + completed.size > most):
                     break
                 chosen.append(completed)
                 size += completed.size
@@ -379,16 +383,18 @@ class FetchCollector:
                     break
         return chosen
 
-    def _columns(self, fetches: list[CompletedFetch], columns: Sequence[str]) -> tuple[Any, list[_Used]]:
-        """As much of the completed fetches as `ENOUGH` allows, and what that is of."""
+    def _columns(
+        self, fetches: list[CompletedFetch], columns: Sequence[str], most: int | None
+    ) -> tuple[Any, list[_Used]]:
+        """As much of the completed fetches as `most` or `ENOUGH` allows, and what that is of."""
         options = self._column_options
-        enough = max(ENOUGH, sum(completed.size for completed in fetches))
+        enough = most or max(ENOUGH, sum(completed.size for completed in fetches))
         try:
             wanted = [_columns_of(completed) for completed in fetches]
             batch, whole, end = decode_arrow_some(wanted, enough, columns=columns, **options)
         except KafkaError as error:
             if len(fetches) > 1:  # all but the broken one are fine
-                return self._columns(fetches[: len(fetches) // 2], columns)
+                return self._columns(fetches[: len(fetches) // 2], columns, most)
             first = fetches[0]
             broken = error.offset if isinstance(error, CorruptRecordError) else None
             if broken is None or broken <= max(first.start_offset, first.state.position):

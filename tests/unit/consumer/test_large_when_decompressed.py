@@ -82,6 +82,25 @@ def test_columns(bomb: str) -> None:
     assert offsets == list(range(COUNT))
 
 
+def test_columns_of_so_many_bytes(bomb: str) -> None:
+    offsets: list[int] = []
+    with reading(bomb) as consumer:
+        while len(offsets) < COUNT:
+            batch = consumer.poll_arrow(timeout=30, max_bytes=4 * SIZE)
+            assert batch.nbytes <= 4 * SIZE + 2 * 1024 * 1024
+            offsets += batch.column("offset").to_pylist()
+    assert offsets == list(range(COUNT))
+
+
+@pytest.mark.parametrize("wrong", [0, -1])
+def test_a_number_of_bytes_that_is_none(bomb: str, wrong: int) -> None:
+    with reading(bomb) as consumer:
+        with pytest.raises(ValueError, match="max_bytes is a number from 1 on, or None"):
+            consumer.poll_arrow(max_bytes=wrong)
+        with pytest.raises(TypeError, match="max_bytes is a whole number, not '1'"):
+            consumer.poll_arrow(max_bytes="1")  # type: ignore[arg-type]
+
+
 def test_one_by_one(bomb: str) -> None:
     with reading(bomb) as consumer:
         records = iter(consumer)

@@ -23,9 +23,11 @@ from tests.unit.consumer.fetchbox import FetchBox, Logs
 
 OPENED = 3_000
 """Bytes that are opened at once here, in place of 16 MiB."""
+FEW = 500
+"""Bytes that a call may ask for."""
 SIZES = [10, 100, 400, 1000]
 WAYS = [
-    "fetch", "fetch", "list", "list", "one by one", "columns", "pause", "resume",
+    "fetch", "fetch", "list", "list", "one by one", "columns", "few columns", "pause", "resume",
     "list in vain", "columns in vain", "list broken off", "columns broken off", "make room",
     "list broken off twice", "columns broken off twice",
 ]  # fmt: skip
@@ -139,9 +141,9 @@ class Taking:
                 assert record is not None
                 self.came(record.partition, record.offset)
             self.collector.settle()
-        elif way == "columns":
+        elif way.endswith("columns"):
             self.collector.settle()
-            batch = self.collector.take_arrow(COLUMN_NAMES)
+            batch = self.collector.take_arrow(COLUMN_NAMES, FEW if way == "few columns" else None)
             if batch is not None:
                 for partition, offset in zip(batch["partition"].to_pylist(), batch["offset"].to_pylist(), strict=True):
                     self.came(partition, offset)

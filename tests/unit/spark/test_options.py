@@ -34,6 +34,18 @@ def test_columns_are_chosen_and_ordered() -> None:
     assert parse_read_options(with_headers).columns == ("headers", "key")
 
 
+def test_bytes_of_a_task_are_shared_out() -> None:
+    given = {**BASE, "maxBytesPerTask": str(64 << 20), "kafka.max.partition.fetch.bytes": "1000"}
+    options = parse_read_options(given)
+    assert options.piece_bytes == 16 << 20
+    assert options.settings == {
+        "bootstrap.servers": "localhost:9092",
+        "fetch.max.bytes": str(16 << 20),
+        "max.partition.fetch.bytes": "1000",
+        "fetch.max.decompressed.bytes": str(32 << 20),
+    }
+
+
 def test_topics_are_separated_by_commas_and_read_once() -> None:
     assert parse_read_options({**BASE, "subscribe": " b, a ,b"}).selection.topics == ("a", "b")
 
@@ -97,6 +109,8 @@ def test_a_timestamp_for_all_beats_timestamps_beats_offsets() -> None:
         ({"columns": "value,VALUE"}, "each once"),
         ({"columns": "value", "includeHeaders": "true"}, "name it there"),
         ({"minPartitions": "0"}, "minPartitions must be at least 1"),
+        ({"maxBytesPerTask": "1000"}, "maxBytesPerTask takes 1048576 bytes or more"),
+        ({"maxBytesPerTask": "64m"}, "maxBytesPerTask takes a whole number"),
         ({"minPartitions": "many"}, "minPartitions takes a whole number"),
         ({"startingTimestamp": "-5"}, "startingTimestamp must be at least 0"),
         ({"startingOffsetsByTimestampStrategy": "guess"}, "takes error or latest"),
