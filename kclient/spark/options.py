@@ -48,6 +48,7 @@ BATCH_OPTIONS = (
     "endingOffsetsByTimestamp",
     "includeHeaders",
     "columns",
+    "pushFilters",
     "failOnDataLoss",
     "minPartitions",
     "maxRecordsPerPartition",
@@ -113,6 +114,8 @@ class ReadOptions:
     no_offset_strategy: Literal["error", "latest"] = "error"
     columns: tuple[str, ...] = COLUMN_NAMES[:-1]
     """Of the records, unless a schema says others."""
+    push_filters: bool = False
+    """Whether the filters of the frame's only query may choose what is read, where Spark tells them."""
     fail_on_data_loss: bool = True
     lenience: str = "failOnDataLoss=false"
     """What sets `fail_on_data_loss` to false, as errors and warnings call it."""
@@ -166,6 +169,8 @@ def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
     for name in _BATCH_ONLY:
         if reader.text(name) is not None:
             raise ConfigError(f"the option {name} is for batch reads: a streaming query has no end")
+    if reader.text("pushFilters") is not None:
+        raise ConfigError("the option pushFilters is for batch reads: Spark tells streaming ones no filters")
     least, most = _limits(reader)
     commits = reader.boolean("commitGroupOffsets", default=False)
     if commits and "group.id" not in settings:
@@ -216,6 +221,7 @@ def _read_options(
         settings=settings if most is None else _bounded(settings, most),
         no_offset_strategy=_strategy(reader),
         columns=_columns(reader),
+        push_filters=reader.boolean("pushFilters", default=False),
         fail_on_data_loss=reader.boolean("failOnDataLoss", default=True),
         min_partitions=reader.positive("minPartitions"),
         max_records_per_partition=reader.positive("maxRecordsPerPartition"),

@@ -165,8 +165,12 @@ class KclientReader(DataSourceReader):
 
     @property
     def pushFilters(self) -> PushedFilters:
-        """Where `spark.sql.python.filterPushdown.enabled` is true, it makes ranges smaller by the query's filters."""
-        return PushedFilters(self._prune)
+        """With the option `pushFilters`, and `spark.sql.python.filterPushdown.enabled`, filters make ranges smaller.
+
+        Not by itself: Spark (to 4.3) keeps what the filters of the last query left with the DataFrame, and reads that
+        in all other queries of the same DataFrame too, also in those without filters, and in both sides of a join.
+        """
+        return PushedFilters(self._prune if self._options.push_filters else list)
 
     def _prune(self, filters: list[Any]) -> list[Any]:
         rest = []

@@ -95,6 +95,36 @@ def test_a_stream_is_by_default(spark: SparkSession, broker: str, topic: str, tm
     assert committed(broker, target) == expected(20)
 
 
+def test_in_foreach_batch(spark: SparkSession, gateway: str, topic: str, tmp_path: Path) -> None:
+    """Batches of equal rows are told apart by their numbers; without a number they would be taken for one."""
+    create(gateway, topic)
+    target = f"{topic}-copy"
+    create(gateway, target)
+
+    def run(checkpoint: str) -> None:
+        def write(frame: DataFrame, number: int) -> None:
+            batch = {"exactlyOnce.batch": str(number)} if checkpoint == "numbered" else {}
+            save(frame.selectExpr("'same' as value"), gateway, target, **{"exactlyOnce.id": target}, **batch)
+
+        query = (
+            spark.readStream.format("kclient")
+            .options(**{"kafka.bootstrap.servers": gateway, "subscribe": topic, "startingOffsets": "earliest"})
+            .load()
+            .writeStream.foreachBatch(write)
+            .option("checkpointLocation", str(tmp_path / checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(PATIENCE_S)
+
+    for begin in (0, 1):
+        fill(gateway, topic, range(begin, begin + 1))
+        run("numbered")
+    assert committed(gateway, target) == ["same", "same"]
+    with pytest.raises(Exception, match=r"in foreachBatch the option exactlyOnce\.id needs exactlyOnce\.batch"):
+        run("unnumbered")
+
+
 def test_what_cannot_be_is_said_beforehand(spark: SparkSession, gateway: str, topic: str) -> None:
     create(gateway, topic)
     for options, message in (

@@ -212,7 +212,22 @@ def test_filters_make_ranges_smaller(
     spark: SparkSession, gateway: str, topic: str, condition: str, tasks: int, expected: list[str]
 ) -> None:
     fill_by_the_minute(gateway, topic)
-    frame = load(spark, gateway, subscribe=topic)
     text = condition.format(noon=NOON, topic=topic)
-    assert pushed(spark, frame, text) == (tasks, expected)
+    assert pushed(spark, load(spark, gateway, subscribe=topic, pushFilters="true"), text) == (tasks, expected)
+    frame = load(spark, gateway, subscribe=topic, pushFilters="true")
     assert values(frame.where(text)) == expected  # Spark's default, which refuses a source that has the method
+
+
+def test_queries_of_one_frame_do_not_mix_their_filters(spark: SparkSession, gateway: str, topic: str) -> None:
+    """Spark would read in all of them what the filters of the last one left; so they choose only where asked to."""
+    fill_by_the_minute(gateway, topic)
+    frame = load(spark, gateway, subscribe=topic)
+    everything = values(frame)
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        assert values(frame.where("partition = 0 AND offset < 2")) == ["a0", "a1"]
+        assert values(frame) == everything
+        first, second = frame.where("partition = 0 AND offset = 1"), frame.where("partition = 1 AND offset = 2")
+        assert values(first.union(second)) == ["a1", "b2"]
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")

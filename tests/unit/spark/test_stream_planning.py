@@ -264,6 +264,7 @@ def test_delays(text: str, milliseconds: int) -> None:
         ({"maxTriggerDelay": "-1s"}, "takes a time such as 15m"),
         ({"maxTriggerDelay": "9" * 30}, "must be at most 2147483647"),
         ({"endingTimestamp": "5"}, "endingTimestamp is for batch reads"),
+        ({"pushFilters": "false"}, "pushFilters is for batch reads"),
         ({"commitGroupOffsets": "true"}, "needs kafka.group.id"),
         ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "is above maxOffsetsPerTrigger"),
         ({"maxOffsetsPerTrigger": "0"}, "must be at least 1"),
