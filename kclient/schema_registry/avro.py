@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from kclient.errors import MissingExtraError, SerializationError
+from kclient.schema_registry.avro_schemas import DECIMAL, LOGICAL_TYPE, VALUE, install_readers, prepared
 from kclient.schema_registry.framing import split
 
 if TYPE_CHECKING:
@@ -36,9 +37,8 @@ _PLAIN: Final = {
 }
 _MOST_DIGITS: Final = 38
 """Of a decimal, in Spark."""
-_KEPT: Final = "decimal"
-"""The one logical type that fastavro makes values of; of the others Arrow makes them of the numbers, which is quicker
-and knows no year 10000."""
+_LONGEST_REASON: Final = 500
+"""Characters: fastavro's errors have whole schemas in them."""
 
 
 class AvroReader:
@@ -58,12 +58,14 @@ class AvroReader:
             import fastavro
         except ModuleNotFoundError as error:
             raise MissingExtraError("fastavro", "schema-registry", "Avro") from error
-        self._read = fastavro.schemaless_reader
+        install_readers(fastavro.read.LOGICAL_READERS)
+        self._read: Callable[..., Any] = fastavro.schemaless_reader
         self._parse = fastavro.parse_schema
         self._registry = registry
-        self._writers: dict[int, Any] = {}
-        self._schema, named = self._parsed(schema)
-        self.data_type: pyarrow.DataType = _Types(named).of(self._schema)
+        self._schema, named = self._parsed(schema, written=False)
+        self._writers: dict[int, Any] = {schema.schema_id: self._schema}
+        (around,) = self._schema["fields"]
+        self.data_type: pyarrow.DataType = _Types(named).of(around["type"])
 
     def read(self, data: bytes) -> Any:
         """A value.
@@ -75,51 +77,41 @@ class AvroReader:
         schema_id, payload = split(data)
         writer = self._writers.get(schema_id)
         if writer is None:
-            writer = self._writers[schema_id] = self._parsed(self._registry.schema(schema_id))[0]
+            writer = self._writers[schema_id] = self._parsed(self._registry.schema(schema_id), written=True)[0]
         source = io.BytesIO(payload)
         try:
-            value = self._read(source, writer, self._schema)
+            value = self._read(source, writer, None if writer is self._schema else self._schema)[VALUE]
         except Exception as error:  # fastavro raises what comes: EOFError, IndexError, its own
             raise SerializationError(
                 f"the value is not what the Avro schema {schema_id} says, or that does not fit the one that is wanted: "
-                f"{type(error).__name__}: {error}"
+                f"{type(error).__name__}: {str(error)[:_LONGEST_REASON]}"
             ) from error
         if source.tell() != len(payload):
             left = len(payload) - source.tell()
             raise SerializationError(f"{left} bytes are left over behind a value of the Avro schema {schema_id}")
         return value
 
-    def _parsed(self, schema: RegisteredSchema) -> tuple[Any, dict[str, Any]]:
-        """The schema, and what it can name."""
+    def _parsed(self, schema: RegisteredSchema, *, written: bool) -> tuple[Any, dict[str, Any]]:
+        """The schema in a record of its own, and what it can name."""
         if schema.kind != "AVRO":
             raise SerializationError(f"the schema {schema.schema_id} is of the kind {schema.kind}, not AVRO")
-        named: dict[str, Any] = {}
+        # One schema may be referred to by several names, which mean nothing in Avro.
+        used = {(each.subject, each.version): found for each, found in self._registry.referenced(schema)}
         try:
-            for _, used in self._registry.referenced(schema):
-                self._parse(_without_logical_types(json.loads(used.text)), named)
-            return self._parse(_without_logical_types(json.loads(schema.text)), named), named
-        except (ValueError, TypeError, LookupError) as error:
-            raise SerializationError(f"the schema {schema.schema_id} is no Avro schema: {error}") from error
+            texts = [json.loads(each.text) for each in used.values()]
+            return prepared(self._parse, texts, json.loads(schema.text), written=written)
+        except (ValueError, TypeError, LookupError, RecursionError) as error:
+            raise self._no_schema(schema, error) from error
         except Exception as error:
             if type(error).__module__.partition(".")[0] != "fastavro":
                 raise
-            raise SerializationError(f"the schema {schema.schema_id} is no Avro schema: {error}") from error
+            raise self._no_schema(schema, error) from error
 
-
-def _without_logical_types(schema: Any) -> Any:
-    """The schema with `logicalType` under another name, `_TYPE`, where it is not a decimal's."""
-    if isinstance(schema, list):
-        return [_without_logical_types(each) for each in schema]
-    if not isinstance(schema, dict):
-        return schema
-    found = {name: _without_logical_types(value) if name in _NESTED else value for name, value in schema.items()}
-    if "logicalType" in found and found["logicalType"] != _KEPT:
-        found[_TYPE] = found.pop("logicalType")
-    return found
-
-
-_NESTED: Final = frozenset({"type", "fields", "items", "values"})
-_TYPE: Final = "kclientLogicalType"
+    @staticmethod
+    def _no_schema(schema: RegisteredSchema, error: Exception) -> SerializationError:
+        return SerializationError(
+            f"the schema {schema.schema_id} is no Avro schema: {str(error)[:_LONGEST_REASON] or type(error).__name__}"
+        )
 
 
 class _Types:
@@ -141,10 +133,10 @@ class _Types:
         kind = schema["type"]
         if isinstance(kind, (dict, list)):
             return self.of(kind)
-        logical = _LOGICAL.get((kind, schema.get(_TYPE)))
+        logical = _LOGICAL.get((kind, schema.get(LOGICAL_TYPE)))
         if logical is not None:
             return logical()
-        if schema.get("logicalType") == _KEPT:
+        if schema.get("logicalType") == DECIMAL:
             return self._of_decimal(schema)
         if kind == "array":
             return pyarrow.list_(self.of(schema["items"]))
@@ -168,10 +160,11 @@ class _Types:
     def _of_union(self, members: list[Any]) -> pyarrow.DataType:
         import pyarrow
 
-        others = [each for each in members if each != "null"]
+        others = [each for each in members if each not in ("null", {"type": "null"})]
         if len(others) == 1:
             return self.of(others[0])
-        kinds = {each if isinstance(each, str) else each.get("type") for each in others}
+        # What has a logical type is no number: a date and a timestamp are not told apart in one column.
+        kinds = {each if isinstance(each, str) else each.get(LOGICAL_TYPE) or each["type"] for each in others}
         if kinds == {"int", "long"}:
             return pyarrow.int64()
         if kinds == {"float", "double"}:

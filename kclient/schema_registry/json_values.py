@@ -10,11 +10,11 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote
 
 from kclient.arguments import INT64_MAX, shown
 from kclient.errors import MissingExtraError, SerializationError
 from kclient.schema_registry.framing import split
+from kclient.schema_registry.json_documents import Document, Documents
 
 if TYPE_CHECKING:
     import pyarrow
@@ -51,56 +51,90 @@ class JsonReader:
         try:
             documents = {used.name: json.loads(found.text) for used, found in registry.referenced(schema)}
             text = json.loads(schema.text)
-        except ValueError as error:
+            known = Documents(text, documents)
+        except (ValueError, RecursionError) as error:
             raise SerializationError(f"the schema {schema.schema_id} is no JSON: {error}") from error
         self.data_type: pyarrow.DataType
-        self.data_type, self._fit = _Shapes(documents).of(text, text, 0)
+        self.data_type, self._fit = _Shapes(known).of([(text, known.main)], 0)
 
     def read(self, data: bytes) -> Any:
         """A value. Raises `SerializationError` if it is no JSON, or does not fit."""
         payload = split(data).payload
         try:
             value = json.loads(bytes(payload))
-        except ValueError as error:
+            return self._fit(value)
+        except (ValueError, RecursionError) as error:
             raise SerializationError(f"the value is no JSON: {error}") from error
-        return self._fit(value)
+
+
+Part = tuple[Any, Document]
+"""A schema, and the document that its references start from."""
+_SHAPING: Final = frozenset(
+    {
+        "$ref", "additionalProperties", "allOf", "anyOf", "const", "enum", "items", "oneOf", "patternProperties",
+        "prefixItems", "properties", "type",
+    }
+)  # fmt: skip
+"""What says which type a value has; all else says only which values of it are allowed."""
+_MOST_PARTS: Final = 1000
 
 
 class _Shapes:
     """The Arrow types of JSON schemas, and what fits values into them."""
 
-    def __init__(self, documents: Mapping[str, Any]) -> None:
+    def __init__(self, documents: Documents) -> None:
         self._documents = documents
 
-    def of(self, schema: Any, document: Any, depth: int) -> tuple[pyarrow.DataType, Fit]:
+    def of(self, parts: list[Part], depth: int) -> tuple[pyarrow.DataType, Fit]:
+        """Of a value that all the parts speak of."""
         import pyarrow
 
         if depth > _DEEPEST:
             raise SerializationError("the JSON schema holds itself, or is too deep: no column can be that deep")
-        schema, document = self._followed(schema, document)
-        kinds, schema, document = self._kinds(schema, document)
-        if kinds == {"object"} and isinstance(schema.get("properties"), dict) and schema["properties"]:
-            return self._object(schema["properties"], document, depth)
-        if kinds == {"object"} and isinstance(schema.get("additionalProperties"), dict):
-            inner, fit = self.of(schema["additionalProperties"], document, depth + 1)
-            return pyarrow.map_(pyarrow.string(), inner), _optional(_mapped(fit))
-        if kinds == {"array"} and isinstance(schema.get("items"), dict):
-            inner, fit = self.of(schema["items"], document, depth + 1)
-            return pyarrow.list_(inner), _optional(_listed(fit))
+        found: list[Part] = []
+        clear = True
+        for schema, document in parts:
+            clear &= self._gather(schema, document, found, 0)
+        kinds = _kinds([schema for schema, _ in found]) if clear else set()
+        if kinds == {"object"}:
+            shaped = self._object(found, depth)
+        elif kinds == {"array"}:
+            shaped = self._array(found, depth)
+        else:
+            shaped = None
+        if shaped is not None:
+            return shaped
         if kinds == {"string"}:
             return pyarrow.string(), _optional(_checked(str, "a string"))
         if kinds == {"boolean"}:
             return pyarrow.bool_(), _optional(_checked(bool, "true or false"))
         if kinds == {"integer"}:
             return pyarrow.int64(), _optional(_whole)
-        if kinds in ({"number"}, {"integer", "number"}):
+        if kinds == {"integer", "number"}:
             return pyarrow.float64(), _optional(_number)
         return pyarrow.string(), _optional(_text)
 
-    def _object(self, properties: Mapping[str, Any], document: Any, depth: int) -> tuple[pyarrow.DataType, Fit]:
+    def _object(self, found: list[Part], depth: int) -> tuple[pyarrow.DataType, Fit] | None:
         import pyarrow
 
-        inner = {name: self.of(each, document, depth + 1) for name, each in properties.items()}
+        properties: dict[str, list[Part]] = {}
+        for schema, document in found:
+            named = schema.get("properties")
+            for name, each in named.items() if isinstance(named, dict) else ():
+                properties.setdefault(name, []).append((each, document))
+        if properties:
+            return self._struct(properties, depth)
+        others = [(schema.get("additionalProperties"), document) for schema, document in found]
+        others = [each for each in others if isinstance(each[0], dict)]
+        if others and not any(schema.get("patternProperties") for schema, _ in found):
+            inner, fit = self.of(others, depth + 1)
+            return pyarrow.map_(pyarrow.string(), inner), _optional(_mapped(fit))
+        return None
+
+    def _struct(self, properties: Mapping[str, list[Part]], depth: int) -> tuple[pyarrow.DataType, Fit]:
+        import pyarrow
+
+        inner = {name: self.of(each, depth + 1) for name, each in properties.items()}
         data_type = pyarrow.struct([pyarrow.field(name, kind) for name, (kind, _) in inner.items()])
         fits = [(name, fit) for name, (_, fit) in inner.items()]
 
@@ -111,44 +145,74 @@ class _Shapes:
 
         return data_type, _optional(fit_all)
 
-    def _followed(self, schema: Any, document: Any) -> tuple[Any, Any]:
-        """What a reference names, and the document that it is in."""
-        for _ in range(_DEEPEST):
-            reference = schema.get("$ref") if isinstance(schema, dict) else None
-            if not isinstance(reference, str):
-                return (schema if isinstance(schema, dict) else {}), document
-            name, _, pointer = reference.partition("#")
-            if name:
-                if name not in self._documents:
-                    raise SerializationError(
-                        f"the JSON schema refers to {shown(name)}, which is not registered with it"
-                    )
-                document = self._documents[name]
-            schema = document
-            for step in filter(None, pointer.split("/")):
-                key = unquote(step).replace("~1", "/").replace("~0", "~")
-                if not isinstance(schema, dict) or key not in schema:
-                    raise SerializationError(f"the JSON schema refers to {shown(reference)}, which it does not have")
-                schema = schema[key]
-        raise SerializationError("the JSON schema refers to itself")
+    def _array(self, found: list[Part], depth: int) -> tuple[pyarrow.DataType, Fit] | None:
+        import pyarrow
 
-    def _kinds(self, schema: Any, document: Any) -> tuple[set[str], Any, Any]:
-        """Which types a value may have beside null, as far as the schema says; of one of several, that one."""
+        if any(schema.get("prefixItems") or isinstance(schema.get("items"), list) for schema, _ in found):
+            return None  # a tuple: each place has a type of its own
+        items = [(schema.get("items"), document) for schema, document in found]
+        items = [each for each in items if isinstance(each[0], dict)]
+        if not items:
+            return None
+        inner, fit = self.of(items, depth + 1)
+        return pyarrow.list_(inner), _optional(_listed(fit))
+
+    def _gather(self, schema: Any, document: Document, found: list[Part], depth: int) -> bool:
+        """All that is said of a value: by the schema, by what it refers to, by `allOf`, and by the one thing beside
+        null that `oneOf` or `anyOf` leave. Whether they leave no more than one."""
+        if depth > _DEEPEST or len(found) > _MOST_PARTS:
+            raise SerializationError("the JSON schema refers to itself")
+        schema, document = self._documents.followed(schema, document)
+        found.append((schema, document))
+        clear = True
+        every = schema.get("allOf")
+        for each in every if isinstance(every, list) else ():
+            clear &= self._gather(each, document, found, depth + 1)
         for choice in ("oneOf", "anyOf"):
             members = schema.get(choice)
-            if isinstance(members, list):
-                followed = [self._followed(each, document) for each in members]
-                others = [each for each in followed if each[0].get("type") != "null"]
-                if len(others) == 1:
-                    return self._kinds(*others[0])
-                return set(), schema, document
-        kind = schema.get("type")
-        if kind is None and "properties" in schema:
-            kind = "object"
-        if kind is None and isinstance(schema.get("enum"), list):
-            return ({"string"} if all(isinstance(each, str) for each in schema["enum"]) else set()), schema, document
-        kinds = {kind} if isinstance(kind, str) else set(kind) if isinstance(kind, list) else set()
-        return kinds - {"null"}, schema, document
+            if not isinstance(members, list):
+                continue
+            others = [self._documents.followed(each, document) for each in members]
+            others = [each for each in others if not _is_null(each[0])]
+            if not any(_SHAPING & each.keys() for each, _ in others):
+                continue
+            clear &= len(others) == 1 and self._gather(*others[0], found, depth + 1)
+        return clear
+
+
+def _kinds(schemas: list[dict[str, Any]]) -> set[str]:
+    """Which types a value may have beside null, as far as schemas say that all hold."""
+    kinds: set[str] | None = None
+    for schema in schemas:
+        told = _told(schema)
+        if told is None:
+            continue
+        if "number" in told:
+            told = told | {"integer"}
+        kinds = told if kinds is None else kinds & told
+    return kinds or set()
+
+
+def _told(schema: Mapping[str, Any]) -> set[str] | None:
+    kind = schema.get("type")
+    if isinstance(kind, str):
+        return {kind} - {"null"}
+    if isinstance(kind, list):
+        return {each if isinstance(each, str) else "" for each in kind} - {"null"}
+    if "properties" in schema:
+        return {"object"}
+    allowed = [schema["const"]] if "const" in schema else schema.get("enum")
+    if isinstance(allowed, list) and allowed and all(isinstance(each, str | None) for each in allowed):
+        return {"string"}
+    return None
+
+
+def _is_null(schema: Mapping[str, Any]) -> bool:
+    return (
+        schema.get("type") in ("null", ["null"])
+        or ("const" in schema and schema["const"] is None)
+        or schema.get("enum") == [None]
+    )
 
 
 def _optional(fit: Fit) -> Fit:

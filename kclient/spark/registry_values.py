@@ -21,6 +21,8 @@ from kclient.schema_registry.readers import ValueReader, reader_for
 __all__ = ["from_registry"]
 
 _MODES: Final = ("FAILFAST", "PERMISSIVE")
+_UNFIT: Final = (pyarrow.ArrowException, OverflowError, TypeError, ValueError)
+"""What Arrow raises of values that a type cannot hold; texts with half a surrogate pair are a `UnicodeEncodeError`."""
 
 
 def from_registry(
@@ -116,6 +118,8 @@ def _reader(settings: tuple[tuple[str, str], ...], schema: RegisteredSchema, mes
 
 
 def _opened(values: pyarrow.Array, reader: ValueReader, data_type: pyarrow.DataType, permissive: bool) -> pyarrow.Array:
+    if not _is_binary(values.type):  # which no mode makes null
+        raise TypeError(f"from_registry opens binary columns, and this one is of the type {values.type}")
     rows: list[Any] = []
     unknown: set[int] = set()
     """Ids that the registry does not know: it is asked once."""
@@ -134,7 +138,40 @@ def _opened(values: pyarrow.Array, reader: ValueReader, data_type: pyarrow.DataT
                     raise
                 unknown.add(split(value).schema_id)
         rows.append(row)
-    return pyarrow.array(rows, type=reader.data_type).cast(data_type)
+    try:
+        return _arrow(rows, reader.data_type, data_type)
+    except _UNFIT:  # one of them, then: which?
+        return _arrow_by_rows(rows, reader.data_type, data_type, permissive)
+
+
+def _is_binary(data_type: pyarrow.DataType) -> bool:
+    kinds = pyarrow.types
+    return bool(
+        kinds.is_binary(data_type)
+        or kinds.is_large_binary(data_type)
+        or kinds.is_binary_view(data_type)
+        or kinds.is_fixed_size_binary(data_type)
+        or kinds.is_null(data_type)
+    )
+
+
+def _arrow(rows: list[Any], read: pyarrow.DataType, data_type: pyarrow.DataType) -> pyarrow.Array:
+    return pyarrow.array(rows, type=read).cast(data_type)
+
+
+def _arrow_by_rows(
+    rows: list[Any], read: pyarrow.DataType, data_type: pyarrow.DataType, permissive: bool
+) -> pyarrow.Array:
+    """Some of them have values that the type has no room for: a time or decimal too great, text that is none."""
+    found = []
+    for row in rows:
+        try:
+            found.append(_arrow([row], read, data_type))
+        except _UNFIT as error:
+            if not permissive:
+                raise SerializationError(f"a value does not fit into the type {data_type}: {error}") from error
+            found.append(pyarrow.nulls(1, data_type))
+    return pyarrow.concat_arrays(found)
 
 
 def _in_microseconds(data_type: pyarrow.DataType) -> pyarrow.DataType:

@@ -116,6 +116,29 @@ def test_what_cannot_be_read(spark, server: RegistryServer) -> None:
             strict.collect()
 
 
+def test_values_that_a_column_has_no_room_for(spark, server: RegistryServer) -> None:
+    at = server.register("at", {"type": "long", "logicalType": "timestamp-millis"})
+    price = server.register("price", {"type": "bytes", "logicalType": "decimal", "precision": 3, "scale": 0})
+    text = server.register("text", {"properties": {"s": {"type": "string"}}}, "JSON")
+    for subject, bad, good in (
+        ("at", framed(at, avro("long", 2**62)), framed(at, avro("long", 1000))),
+        ("price", framed(price, avro("bytes", b"\x01\xe2\x40")), framed(price, avro("bytes", b"\x7b"))),
+        ("text", framed(text, b'{"s": "\\ud800"}'), framed(text, b'{"s": "x"}')),
+    ):
+        frame = frame_of(spark, bad, good)
+        lenient = frame.select(from_registry("value", server.url, subject, mode="PERMISSIVE").alias("v"))
+        assert sorted(row.v is None for row in lenient.collect()) == [False, True]
+        with pytest.raises(PythonException, match="a value does not fit into the type"):
+            frame.select(from_registry("value", server.url, subject)).collect()
+
+
+def test_a_column_of_texts_is_refused_in_every_mode(spark, server: RegistryServer) -> None:
+    server.register("t", OLD)
+    frame = spark.createDataFrame([("x",)], "value string")
+    with pytest.raises(PythonException, match="opens binary columns, and this one is of the type string"):
+        frame.select(from_registry("value", server.url, "t", mode="PERMISSIVE")).collect()
+
+
 def test_a_registry_that_is_gone_fails_a_lenient_query_too(spark, server: RegistryServer) -> None:
     known = server.register("t", OLD)
     opened = frame_of(spark, framed(known + 1, b"")).select(from_registry("value", server.url, "t", mode="PERMISSIVE"))
