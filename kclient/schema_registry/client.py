@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import ssl
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import quote, urlsplit, urlunsplit
 
@@ -58,7 +61,7 @@ class SchemaRegistry:
         self._urls = [_address(each.strip()) for each in self.settings["url"].split(",")]
         self._timeout = _seconds(self.settings.get("timeout", "10"))
         self._lock = threading.Lock()
-        self._client: httpx.Client | None = None
+        self._connections: _Connections | None = None
         self._schemas: dict[tuple[int, str], RegisteredSchema] = {}
         self._versions: dict[tuple[str, int, str], RegisteredSchema] = {}
 
@@ -75,11 +78,15 @@ class SchemaRegistry:
         self.close()
 
     def close(self) -> None:
-        """Close its connections; it may be used again, and makes new ones then."""
+        """Close its connections, those in use when they are done; it may be used again, and makes new ones then."""
         with self._lock:
-            if self._client is not None:
-                self._client.close()
-                self._client = None
+            connections, self._connections = self._connections, None
+            if connections is None or connections.process != os.getpid():
+                return
+            connections.closing = True
+            if connections.users:  # the last of them closes it
+                return
+        connections.client.close()
 
     def schema(self, schema_id: int, *, form: str = "") -> RegisteredSchema:
         """The schema with an id; it is asked for once.
@@ -147,7 +154,7 @@ class SchemaRegistry:
             for url in self._urls:
                 try:
                     status, body = self._get(f"{url}{path}{query}")
-                except (httpx.TransportError, OSError) as error:
+                except (httpx.RequestError, OSError) as error:
                     reason = f"{url}: {error or type(error).__name__}"
                     continue
                 if status not in _BUSY:
@@ -160,17 +167,36 @@ class SchemaRegistry:
         raise SchemaRegistryError(f"{what} cannot be asked for: {reason}", retriable=True)
 
     def _get(self, url: str) -> tuple[int, bytes]:
-        with self._lock:
-            client = self._client
-            if client is None:
-                client = self._client = self._connected()
+        import httpx
+
         body = bytearray()
-        with client.stream("GET", url) as response:
+        end = time.monotonic() + self._timeout
+        with self._leased() as client, client.stream("GET", url) as response:
             for part in response.iter_bytes():
                 body += part
                 if len(body) > _ANSWER_LIMIT:
                     raise SchemaRegistryError(f"{url}: the answer has more than {_ANSWER_LIMIT} bytes")
+                if time.monotonic() > end:  # httpx begins anew with each piece
+                    raise httpx.ReadTimeout(f"the answer took more than {self._timeout} seconds")
             return response.status_code, bytes(body)
+
+    @contextmanager
+    def _leased(self) -> Iterator[httpx.Client]:
+        """The client, which is not closed meanwhile: a socket closed under a thread that reads may be another's by
+        the time it reads on."""
+        with self._lock:
+            if self._connections is None or self._connections.process != os.getpid():  # a parent's sockets are its own
+                self._connections = _Connections(self._connected(), os.getpid())
+            connections = self._connections
+            connections.users += 1
+        try:
+            yield connections.client
+        finally:
+            with self._lock:
+                connections.users -= 1
+                last = connections.closing and not connections.users
+            if last:
+                connections.client.close()
 
     def _connected(self) -> httpx.Client:
         import httpx
@@ -187,13 +213,26 @@ class SchemaRegistry:
                 tls.load_cert_chain(settings["ssl.certificate.location"], settings.get("ssl.key.location"))
         except (OSError, ssl.SSLError) as error:
             raise ConfigError(f"ssl.*.location of the schema registry: {error}") from error
-        return httpx.Client(headers=headers, auth=auth, verify=tls, timeout=self._timeout, follow_redirects=False)
+        try:
+            return httpx.Client(headers=headers, auth=auth, verify=tls, timeout=self._timeout, follow_redirects=False)
+        except (ImportError, ValueError) as error:
+            raise ConfigError(f"the proxy to the schema registry, of HTTP_PROXY and the like: {error}") from error
+
+
+@dataclass(slots=True)
+class _Connections:
+    client: httpx.Client
+    process: int
+    users: int = 0
+    closing: bool = False
 
 
 def _checked(settings: str | Mapping[str, str]) -> dict[str, str]:
     given = {"url": settings} if isinstance(settings, str) else settings
     if not isinstance(given, Mapping):
-        raise ConfigError(f"a schema registry's address, or its settings, were expected, got {shown(settings)}")
+        raise ConfigError(
+            f"a schema registry's address, or its settings, were expected, got a {type(settings).__name__}"
+        )
     for name, value in given.items():
         if name not in _SETTINGS:
             raise ConfigError(f"a schema registry has no setting {shown(name)}; there are {', '.join(_SETTINGS)}")
@@ -205,21 +244,26 @@ def _checked(settings: str | Mapping[str, str]) -> dict[str, str]:
         raise ConfigError("of basic.auth.user.info and bearer.auth.token only one can be given")
     if "basic.auth.user.info" in given and ":" not in given["basic.auth.user.info"]:
         raise ConfigError("basic.auth.user.info is to be USER:PASSWORD")
+    token = given.get("bearer.auth.token", "")
+    if not all("!" <= each <= "~" for each in token):  # it would be shown where it is refused
+        raise ConfigError("bearer.auth.token has a character that no header can carry, such as a line's end")
     if "ssl.key.location" in given and "ssl.certificate.location" not in given:
         raise ConfigError("ssl.key.location needs ssl.certificate.location")
     return dict(given)
 
 
 def _address(url: str) -> str:
+    if "@" in url:
+        raise ConfigError("a user in the address would come into logs: give basic.auth.user.info")
+    if "?" in url or "#" in url:
+        raise ConfigError("the address of a schema registry has no ? and no #")
     try:
         parts = urlsplit(url)
         fine = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
     except ValueError:
         fine = False
-    if not fine:
+    if not fine or any(each.isspace() for each in url):
         raise ConfigError(f"{shown(url)} is no address of a schema registry: it is http:// or https://, host and port")
-    if parts.username or parts.password:
-        raise ConfigError("a user in the address would come into logs: give basic.auth.user.info")
     return urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/"), "", ""))
 
 
@@ -245,7 +289,7 @@ def _answer(status: int, body: bytes, what: str, url: str) -> dict[str, Any]:
         raise SchemaRegistryError(f"{url} answered with status {status}{_told(body)}, asked for {what}")
     try:
         found = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise SchemaRegistryError(f"{url} does not answer as a schema registry does: {body[:100]!r}")
@@ -257,7 +301,7 @@ def _told(body: bytes) -> str:
     try:
         found = json.loads(body)
         return f": {str(found['message'])[:300]}"
-    except (ValueError, TypeError, LookupError):
+    except (ValueError, TypeError, LookupError, RecursionError):
         return ""
 
 

@@ -1,13 +1,14 @@
 """Protobuf messages, by the descriptors that a registry tells in its form `serialized`: no compiler is needed.
 
 Which Arrow type a message has follows Spark's own `from_protobuf`: enums are their names, unsigned numbers have room,
-times are times, and a field is null where its presence is told and it is absent.
+times and durations are such, and a field is null where its presence is told and it is absent.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,6 +28,9 @@ __all__ = ["SERIALIZED", "ProtobufReader"]
 SERIALIZED: Final = "serialized"
 """The form in which a registry tells descriptors."""
 _TIMESTAMP: Final = "google.protobuf.Timestamp"
+_DURATION: Final = "google.protobuf.Duration"
+_GOOGLE_TYPES: Final = "google/type/"
+_DECIMAL: Final = "confluent/type/decimal.proto"
 _NANOS_OF_MICRO: Final = 1000
 
 Take = Callable[[Any], Any]
@@ -80,7 +84,7 @@ class ProtobufReader:
             raise SerializationError(f"the value is a {name}, not a {self._name}")
         message = self._class()
         try:
-            message.ParseFromString(bytes(payload))
+            self._class.ParseFromString(message, bytes(payload))  # a field may have the method's name
         except self._decode_error as error:
             raise SerializationError(f"the value is no {self._name}: {error}") from error
         return self._take(message)
@@ -88,7 +92,7 @@ class ProtobufReader:
 
 def _file(registry: SchemaRegistry, schema_id: int) -> Any:
     """The descriptor of a schema's file, in a pool with all that it imports."""
-    from google.protobuf import descriptor_pool
+    from google.protobuf import descriptor_pb2, descriptor_pool
     from google.protobuf.message import DecodeError
 
     schema = registry.schema(schema_id, form=SERIALIZED)
@@ -96,6 +100,7 @@ def _file(registry: SchemaRegistry, schema_id: int) -> Any:
         raise SerializationError(f"the schema {schema_id} is of the kind {schema.kind}, not PROTOBUF")
     pool = descriptor_pool.DescriptorPool()
     own = f"schema-{schema_id}.proto"
+    absent: list[str] = []
     try:
         wanted = _descriptor(schema, own)
         files = {
@@ -105,21 +110,66 @@ def _file(registry: SchemaRegistry, schema_id: int) -> Any:
         added: set[str] = set()
 
         def add(name: str) -> None:
-            if name in added or name not in files:
+            if name in added:
                 return
             added.add(name)
-            for dependency in files[name].dependency:
+            found = files.get(name) or _of_a_package(name)
+            if found is None:  # one that is weak, or not used
+                absent.append(name)
+                found = descriptor_pb2.FileDescriptorProto(name=name)
+            for dependency in found.dependency:
                 add(dependency)
-            pool.Add(files[name])
+            pool.Add(found)
 
         add(own)
         return pool.FindFileByName(own)
-    except (TypeError, ValueError, KeyError, binascii.Error) as error:
-        raise SerializationError(f"the schema {schema_id} is no Protobuf file: {error}") from error
+    except binascii.Error as error:
+        raise _no_descriptor(schema_id, error) from error
+    except (TypeError, ValueError, KeyError) as error:
+        raise SerializationError(f"the schema {schema_id} is no Protobuf file: {error}{_hint(absent)}") from error
     except DecodeError as error:
-        raise SerializationError(
-            f"the registry does not tell the schema {schema_id} as a descriptor (format={SERIALIZED}): {error}"
-        ) from error
+        raise _no_descriptor(schema_id, error) from error
+
+
+def _no_descriptor(schema_id: int, error: Exception) -> SerializationError:
+    return SerializationError(
+        f"the registry does not tell the schema {schema_id} as a descriptor (format={SERIALIZED}): {error}"
+    )
+
+
+def _hint(absent: list[str]) -> str:
+    if not absent:
+        return ""
+    text = f"; it imports {', '.join(absent)}, which the registry has no reference to"
+    if any(each.startswith(_GOOGLE_TYPES) for each in absent):
+        text += f". {_GOOGLE_TYPES}* comes with the package googleapis-common-protos"
+    return text
+
+
+def _of_a_package(name: str) -> Any:
+    """A file that Confluent's serializers expect everybody to have, and register no reference to."""
+    from google.protobuf import descriptor_pb2
+
+    if name == _DECIMAL:
+        found = descriptor_pb2.FileDescriptorProto(name=name, package="confluent.type", syntax="proto3")
+        message, kinds = found.message_type.add(name="Decimal"), descriptor_pb2.FieldDescriptorProto
+        for number, (field, kind) in enumerate(
+            (("value", kinds.TYPE_BYTES), ("precision", kinds.TYPE_UINT32), ("scale", kinds.TYPE_INT32)), 1
+        ):
+            message.field.add(name=field, number=number, type=kind, label=kinds.LABEL_OPTIONAL)
+        return found
+    if not name.startswith(_GOOGLE_TYPES) or not name.endswith(".proto"):
+        return None
+    module = name.removesuffix(".proto").removeprefix(_GOOGLE_TYPES)
+    if not module.isidentifier():
+        return None
+    try:
+        file = importlib.import_module(f"google.type.{module}_pb2").DESCRIPTOR
+    except ImportError:
+        return None
+    found = descriptor_pb2.FileDescriptorProto()
+    file.CopyToProto(found)
+    return found
 
 
 def _descriptor(schema: RegisteredSchema, name: str) -> Any:
@@ -192,11 +242,14 @@ def _by_place(file: Any, indexes: tuple[int, ...], schema_id: int) -> Descriptor
 
 def _of_message(descriptor: Descriptor, above: tuple[str, ...]) -> tuple[pyarrow.DataType, Take]:
     import pyarrow
+    from google.protobuf import message_factory
 
     if descriptor.full_name == _TIMESTAMP:
         return pyarrow.timestamp(
             "us", tz="UTC"
         ), lambda value: value.seconds * 1_000_000 + value.nanos // _NANOS_OF_MICRO
+    if descriptor.full_name == _DURATION:  # whose nanoseconds have the sign of its seconds
+        return pyarrow.duration("us"), lambda value: value.seconds * 1_000_000 + int(value.nanos / _NANOS_OF_MICRO)
     if descriptor.full_name in above:
         raise SerializationError(f"the message {descriptor.full_name} holds itself: no column can be that deep")
     fields, takes = [], []
@@ -204,10 +257,11 @@ def _of_message(descriptor: Descriptor, above: tuple[str, ...]) -> tuple[pyarrow
         data_type, take = _of_field(field, (*above, descriptor.full_name))
         fields.append(pyarrow.field(field.name, data_type))
         takes.append((field.name, field.has_presence, take))
+    has_field = message_factory.GetMessageClass(descriptor).HasField  # a field of the message may be called so
 
     def take_all(message: Any) -> Any:
         return {
-            name: take(getattr(message, name)) if not told or message.HasField(name) else None
+            name: take(getattr(message, name)) if not told or has_field(message, name) else None
             for name, told, take in takes
         }
 
@@ -234,7 +288,8 @@ def _of_value(field: FieldDescriptor, above: tuple[str, ...]) -> tuple[pyarrow.D
     if field.message_type is not None:
         return _of_message(field.message_type, above)
     if field.enum_type is not None:
-        names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
+        # Of several names for a number the first, as Java has it.
+        names = {value.number: value.name for value in reversed(list(field.enum_type.values))}
         return pyarrow.string(), lambda number: names.get(number, str(number))
     kinds = {
         field.CPPTYPE_INT32: pyarrow.int32(),

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import pickle
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
@@ -76,6 +81,8 @@ def test_another_address_is_tried(server: RegistryServer) -> None:
     ("body", "status", "why"),
     [
         (b'{"message": "Subject not found"}', 404, r"does not know the subject 'a': Subject not found"),
+        (b"[" * 200_000, 200, "does not answer as a schema registry does"),
+        (b"[" * 200_000, 404, "does not know the subject 'a'"),
         (b"<html>", 200, "does not answer as a schema registry does"),
         (b"[]", 200, "does not answer as a schema registry does"),
         (b"{}", 200, "this is no answer of a schema registry"),
@@ -134,6 +141,12 @@ def test_it_is_told_who_asks(server: RegistryServer, settings: dict[str, str], s
         ("ftp://host", "is no address of a schema registry"),
         ("http://host:x", "is no address of a schema registry"),
         ("http://a:b@host", "would come into logs"),
+        ("http://a:b@host:x", "would come into logs"),
+        ("http://host?key=b", "has no \\? and no #"),
+        ("http://ho st", "is no address of a schema registry"),
+        ([("basic.auth.user.info", "a:b")], "were expected, got a list"),
+        ({"url": "http://h", "bearer.auth.token": "b\n"}, "no header can carry"),
+        ({"url": "http://h", "bearer.auth.token": "\u20ac"}, "no header can carry"),
         ({"url": "http://h", "basic.auth.user.inf": "x"}, "there are url, basic.auth.user.info"),
         ({"url": "http://h", "basic.auth.user.info": "x"}, "USER:PASSWORD"),
         ({"url": "http://h", "basic.auth.user.info": "x:y", "bearer.auth.token": "z"}, "only one"),
@@ -144,11 +157,131 @@ def test_it_is_told_who_asks(server: RegistryServer, settings: dict[str, str], s
     ],
 )
 def test_settings_that_cannot_be_used(settings, why: str) -> None:
-    with pytest.raises(ConfigError, match=why):
+    with pytest.raises(ConfigError, match=why) as told:
         SchemaRegistry(settings)
+    assert "a:b" not in str(told.value)
 
 
 def test_certificates_that_are_not_there() -> None:
     registry = SchemaRegistry({"url": "https://127.0.0.1:1", "ssl.ca.location": "/nowhere.pem"})
     with pytest.raises(ConfigError, match=r"ssl\.\*\.location"):
         registry.latest("a")
+
+
+@pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:1", "nonsense://x"])
+def test_a_proxy_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch, proxy: str) -> None:
+    monkeypatch.setenv("HTTP_PROXY", proxy)
+    try:
+        import socksio  # noqa: F401  # then httpx can
+    except ModuleNotFoundError:
+        pass
+    else:
+        monkeypatch.setenv("HTTP_PROXY", "nonsense://x")
+    with pytest.raises(ConfigError, match="the proxy to the schema registry"):
+        SchemaRegistry("http://registry.invalid").latest("a")
+
+
+@contextmanager
+def answering(answer) -> Iterator[str]:
+    """A server whose answers are told by a function of its handler."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            answer(self)
+
+        def log_message(self, *_) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
+        http.daemon_threads = True
+        thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{http.server_address[1]}"
+        finally:
+            http.shutdown()
+            thread.join()
+
+
+def test_an_answer_that_cannot_be_decompressed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_BACKOFF_S", 0.0)
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(200)
+        handler.send_header("Content-Encoding", "gzip")
+        handler.send_header("Content-Length", "3")
+        handler.end_headers()
+        handler.wfile.write(b"abc")
+
+    with answering(answer) as url, SchemaRegistry(url) as registry:
+        with pytest.raises(SchemaRegistryError, match="cannot be asked for") as told:
+            registry.latest("a")
+        assert told.value.retriable
+
+
+def test_an_answer_that_drips_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_ATTEMPTS", 1)
+    done = threading.Event()
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(200)
+        handler.send_header("Content-Length", "1000000")
+        handler.end_headers()
+        try:
+            while not done.wait(0.02):
+                handler.wfile.write(b" ")
+        except OSError:
+            pass
+
+    with answering(answer) as url, SchemaRegistry({"url": url, "timeout": "0.2"}) as registry:
+        try:
+            with pytest.raises(SchemaRegistryError, match=r"took more than 0\.2 seconds"):
+                registry.latest("a")
+        finally:
+            done.set()
+
+
+def test_it_is_closed_while_it_asks() -> None:
+    asked, go_on = threading.Event(), threading.Event()
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        asked.set()
+        go_on.wait(10)
+        body = b'{"id": 1, "schema": "int"}'
+        handler.send_response(200)
+        handler.send_header("Content-Length", str(len(body)))
+        handler.end_headers()
+        handler.wfile.write(body)
+
+    with answering(answer) as url:
+        registry = SchemaRegistry(url)
+        found: list[str] = []
+        thread = threading.Thread(target=lambda: found.append(registry.latest("a").text))
+        thread.start()
+        assert asked.wait(10)
+        asked.clear()
+        registry.close()
+        go_on.set()
+        thread.join(10)
+        assert found == ["int"]
+        assert registry.latest("b").text == "int", "over new connections"
+        registry.close()
+
+
+def _ask(registry: SchemaRegistry, answers) -> None:
+    answers.put((registry.latest("a").text, registry._connections.process))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # threads, and a fork
+def test_a_child_has_connections_of_its_own(server: RegistryServer, registry: SchemaRegistry) -> None:
+    server.register("a", '"int"')
+    registry.latest("a")
+    forked = multiprocessing.get_context("fork")
+    answers = forked.Queue()
+    child = forked.Process(target=_ask, args=(registry, answers))
+    child.start()
+    assert answers.get(timeout=20) == ('"int"', child.pid)
+    child.join(20)
+    assert registry.latest("a").text == '"int"'
