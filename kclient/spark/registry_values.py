@@ -21,6 +21,8 @@ from kclient.schema_registry.readers import ValueReader, reader_for
 __all__ = ["from_registry"]
 
 _MODES: Final = ("FAILFAST", "PERMISSIVE")
+_LONGEST_TYPE: Final = 300
+"""Characters of it in an error."""
 _UNFIT: Final = (pyarrow.ArrowException, OverflowError, TypeError, ValueError)
 """What Arrow raises of values that a type cannot hold; texts with half a surrogate pair are a `UnicodeEncodeError`."""
 
@@ -84,6 +86,7 @@ def from_registry(
     def read(values: pyarrow.Array) -> pyarrow.Array:
         return _opened(values, _reader(settings, schema, message), data_type, permissive)
 
+    read.__name__ = from_registry.__name__  # plans show it, and a column without an alias
     make: Any = arrow_udf  # whose stub knows fewer types than it takes
     opened = make(read, from_arrow_type(data_type))
     found: Column = opened(named_column(column) if isinstance(column, str) else column)
@@ -156,7 +159,8 @@ def _is_binary(data_type: pyarrow.DataType) -> bool:
 
 
 def _arrow(rows: list[Any], read: pyarrow.DataType, data_type: pyarrow.DataType) -> pyarrow.Array:
-    return pyarrow.array(rows, type=read).cast(data_type)
+    found = pyarrow.array(rows, type=read)
+    return found if read == data_type else found.cast(data_type)  # which breaks lists of nulls
 
 
 def _arrow_by_rows(
@@ -169,7 +173,8 @@ def _arrow_by_rows(
             found.append(_arrow([row], read, data_type))
         except _UNFIT as error:
             if not permissive:
-                raise SerializationError(f"a value does not fit into the type {data_type}: {error}") from error
+                column = str(data_type)[:_LONGEST_TYPE]
+                raise SerializationError(f"a value does not fit into its column: {error}; that is {column}") from error
             found.append(pyarrow.nulls(1, data_type))
     return pyarrow.concat_arrays(found)
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import io
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
 import fastavro
 import pytest
+from google.protobuf import descriptor_pb2
 from pyspark.errors import PythonException
+from pyspark.sql import Row
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampNTZType, TimestampType
 
 from kclient.errors import SchemaRegistryError, SerializationError
@@ -105,6 +107,26 @@ def test_json_and_protobuf(spark, server: RegistryServer) -> None:
     assert row.ms == int(AT.timestamp() * 1000)
 
 
+def test_types_that_are_odd(spark, server: RegistryServer) -> None:
+    """Records without fields, lists of nulls, durations; and what the column is called."""
+    empty = server.register("empty", {"type": "record", "name": "E", "fields": []})
+    nulls = server.register("nulls", {"type": "array", "items": "null"})
+    file = descriptor_pb2.FileDescriptorProto(syntax="proto3", dependency=["google/protobuf/duration.proto"])
+    kinds = descriptor_pb2.FieldDescriptorProto
+    file.message_type.add(name="M").field.add(
+        name="took", number=1, label=1, type=kinds.TYPE_MESSAGE, type_name=".google.protobuf.Duration"
+    )
+    took = server.register("took", "", "PROTOBUF", serialized=serialized(file))
+    for subject, value, found in (
+        ("empty", framed(empty, b""), Row()),
+        ("nulls", framed(nulls, b"\4\0"), [None, None]),
+        ("took", framed(took, b"\0\x0a\x02\x08\x05"), Row(took=timedelta(seconds=5))),
+    ):
+        opened = frame_of(spark, value).select(from_registry("value", server.url, subject))
+        assert opened.columns == ["from_registry(value)"]
+        assert opened.first()[0] == found
+
+
 def test_what_cannot_be_read(spark, server: RegistryServer) -> None:
     known = server.register("t", OLD)
     frame = frame_of(spark, framed(known, avro(OLD, {"id": 1})), b"text", framed(77, b"\2"), framed(77, b"\2"), None)
@@ -128,7 +150,7 @@ def test_values_that_a_column_has_no_room_for(spark, server: RegistryServer) -> 
         frame = frame_of(spark, bad, good)
         lenient = frame.select(from_registry("value", server.url, subject, mode="PERMISSIVE").alias("v"))
         assert sorted(row.v is None for row in lenient.collect()) == [False, True]
-        with pytest.raises(PythonException, match="a value does not fit into the type"):
+        with pytest.raises(PythonException, match="a value does not fit into its column"):
             frame.select(from_registry("value", server.url, subject)).collect()
 
 
