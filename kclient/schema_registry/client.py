@@ -32,6 +32,12 @@ _ANSWER_LIMIT: Final = 16 << 20
 _ACCEPT: Final = "application/vnd.schemaregistry.v1+json, application/json"
 _BUSY: Final = frozenset({408, 429, 500, 502, 503, 504})
 """After these answers it is asked again."""
+_TLS_SIGNS: Final = {
+    "CERTIFICATE_VERIFY_FAILED": "ssl.ca.location",
+    "CERTIFICATE_REQUIRED": "ssl.certificate.location",
+    "HANDSHAKE_FAILURE": "ssl.certificate.location",
+}
+"""Which setting an error of OpenSSL points to."""
 _SETTINGS: Final = {
     "url": "addresses, separated by commas",
     "basic.auth.user.info": "USER:PASSWORD",
@@ -156,6 +162,7 @@ class SchemaRegistry:
                     status, body = self._get(f"{url}{path}{query}")
                 except (httpx.RequestError, OSError) as error:
                     reason = f"{url}: {error or type(error).__name__}"
+                    reason += next((f": see {name}" for sign, name in _TLS_SIGNS.items() if sign in reason), "")
                     continue
                 if status not in _BUSY:
                     return _answer(status, body, what, url)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import multiprocessing
 import pickle
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
 from kclient.errors import ConfigError, SchemaRegistryError
 from kclient.schema_registry import SchemaReference, SchemaRegistry, client
+from tests.certificates import Authority
 from tests.registry_server import RegistryServer, serving_registry
 
 
@@ -182,7 +185,7 @@ def test_a_proxy_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch, proxy: str
 
 
 @contextmanager
-def answering(answer) -> Iterator[str]:
+def answering(answer, tls: ssl.SSLContext | None = None) -> Iterator[str]:
     """A server whose answers are told by a function of its handler."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -194,15 +197,48 @@ def answering(answer) -> Iterator[str]:
         def log_message(self, *_) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
-        http.daemon_threads = True
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+
+        def handle_error(self, *_) -> None:
+            pass  # clients that trust nobody, or are not trusted
+
+    with Server(("127.0.0.1", 0), Handler) as http:
+        if tls is not None:
+            http.socket = tls.wrap_socket(http.socket, server_side=True)
         thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
         thread.start()
         try:
-            yield f"http://127.0.0.1:{http.server_address[1]}"
+            yield f"{'https' if tls else 'http'}://127.0.0.1:{http.server_address[1]}"
         finally:
             http.shutdown()
             thread.join()
+
+
+def test_certificates_of_both_sides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_BACKOFF_S", 0.0)
+    authority = Authority()
+    trusted = tmp_path / "ca.pem"
+    trusted.write_text(authority.pem)
+    own = authority.issue("client@example.org").write(tmp_path / "client.pem")
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        body = b'{"id": 1, "schema": "int"}'
+        handler.send_response(200)
+        handler.send_header("Content-Length", str(len(body)))
+        handler.end_headers()
+        handler.wfile.write(body)
+
+    context = authority.server_context(tmp_path, "127.0.0.1", client_authority=authority)
+    context.maximum_version = ssl.TLSVersion.TLSv1_2  # a client without a certificate is told within the handshake
+    with answering(answer, context) as url:
+        settings = {"url": url}
+        for name, path in (("ssl.ca.location", trusted), ("ssl.certificate.location", own)):
+            with SchemaRegistry(settings) as registry, pytest.raises(SchemaRegistryError, match=f"see {name}"):
+                registry.latest("a")
+            settings[name] = str(path)
+        with SchemaRegistry(settings) as registry:
+            assert registry.latest("a").text == "int"
 
 
 def test_an_answer_that_cannot_be_decompressed(monkeypatch: pytest.MonkeyPatch) -> None:
