@@ -12,6 +12,7 @@ from kclient.cli.asking import admin_of, at_the_end, client_of
 from kclient.cli.errors import UsageError, guarded
 from kclient.cli.migrate_app import migrate_app
 from kclient.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Command, Config, Output
+from kclient.cli.pipeline_app import pipeline_app
 from kclient.cli.settings import PATIENCE_MS, parse_config
 from kclient.cli.transactions_app import transactions_app
 
@@ -26,7 +27,6 @@ app: typer.Typer = typer.Typer(
 topics_app: typer.Typer = typer.Typer(help="List, create, delete, describe and alter topics.", no_args_is_help=True)
 groups_app: typer.Typer = typer.Typer(help="List, describe, reset and delete groups.", no_args_is_help=True)
 cluster_app: typer.Typer = typer.Typer(help="Show who leads what, and move it.", no_args_is_help=True)
-pipeline_app: typer.Typer = typer.Typer(help="Jobs that run on Spark.", no_args_is_help=True)
 app.add_typer(topics_app, name="topics")
 app.add_typer(groups_app, name="groups")
 app.add_typer(cluster_app, name="cluster")
@@ -514,45 +514,3 @@ def cluster_features(
     if downgrade or unsafe or dry_run:
         raise UsageError("--downgrade, --unsafe-downgrade and --dry-run are for a change: give NAME=LEVEL")
     return sheets.show(features.shown, admin_of(bootstrap, config), form=form)
-
-
-# ---- pipelines ----------------------------------------------------------------------------------------------
-
-
-@pipeline_app.callback()
-def _pipelines() -> None:
-    """Jobs that run on Spark."""
-
-
-@pipeline_app.command("archive", cls=Command)
-def pipeline_archive(
-    destination: Annotated[
-        str, typer.Option("--to", metavar="DIR", help="Folder for the Parquet files, which Spark's workers share.")
-    ],
-    topics: Annotated[list[str] | None, typer.Argument(metavar="TOPIC", help="What to archive; or --pattern.")] = None,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    pattern: Annotated[str | None, typer.Option("--pattern", metavar="REGEX", help="All topics of such names.")] = None,
-    master: Annotated[str, typer.Option("--master", metavar="URL", help="Where Spark runs.")] = "local[*]",
-    spark: Annotated[
-        list[str] | None,
-        typer.Option("--spark", metavar="NAME=VALUE", help="A setting of Spark, such as spark.executor.memory=4g."),
-    ] = None,
-    allow_data_loss: Annotated[
-        bool, typer.Option("--allow-data-loss", help="Go on if records were deleted before they were archived.")
-    ] = False,
-    restart_recreated: Annotated[
-        bool,
-        typer.Option(
-            "--restart-recreated", help="Archive topics that were deleted and created again from their new start."
-        ),
-    ] = False,
-    config: Config = None,
-) -> int:
-    """Archive topics as Parquet, by topic and UTC date; what earlier runs have archived is left out."""
-    from kclient.cli.pipeline import archive
-
-    return archive(
-        topics or [], bootstrap, config, pattern=pattern, destination=destination, master=master,
-        spark_settings=parse_config(spark, "--spark"), allow_data_loss=allow_data_loss,
-        restart_recreated=restart_recreated,
-    )  # fmt: skip

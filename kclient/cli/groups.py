@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 
 from kclient.admin import OffsetReset, OffsetSpec, PartitionLag
 from kclient.cli import output
 from kclient.cli.errors import UsageError
 from kclient.cli.places import partitions_at
-from kclient.cli.settings import check_group
+from kclient.cli.settings import check_group, milliseconds
 from kclient.sync import Admin
 from kclient.types import TopicPartition
 
@@ -18,8 +17,6 @@ _STATES = (
     "Unknown",
 )  # fmt: skip
 """Of groups of every kind; Kafka's brokers ignore a state that they do not know."""
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def list_groups(settings: dict[str, object], *, states: list[str]) -> int:
@@ -83,7 +80,7 @@ def reset(
     check_group(group_id)
     if sum((earliest, latest, offset is not None, time is not None)) != 1:
         raise UsageError("say where to: one of --to-earliest, --to-latest, --to-offset and --to-time")
-    moment = None if time is None else _milliseconds(time)
+    moment = None if time is None else milliseconds(time, "--to-time", "--to-earliest goes to the oldest record")
     with Admin(settings) as admin:
         partitions = _partitions(admin, group_id, topics)
         target: OffsetSpec | int | Mapping[TopicPartition, int]
@@ -128,21 +125,6 @@ def _partitions(admin: Admin, group_id: str, topics: list[str]) -> list[TopicPar
             raise UsageError(f"the group {group_id!r} has committed nothing: name the topics with --topic")
         return committed
     return partitions_at(admin, topics, "--topic")
-
-
-def _milliseconds(time: str) -> int:
-    """A time as Kafka has it: milliseconds as they are, else ISO 8601 (UTC without a zone)."""
-    if time.isascii() and time.isdecimal() and int(time) < 1 << 63:
-        return int(time)
-    try:
-        moment = datetime.fromisoformat(time)
-    except ValueError:
-        raise UsageError(f"--to-time is ISO 8601 or milliseconds since 1970, not {time!r}") from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    if moment < _EPOCH:  # brokers take such numbers for other things: -1 for the end
-        raise UsageError(f"--to-time is a time since 1970, not {time!r}; --to-earliest goes to the oldest record")
-    return round(moment.timestamp() * 1000)
 
 
 def delete(group_ids: list[str], settings: dict[str, object]) -> int:

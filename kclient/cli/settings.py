@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
+from datetime import UTC, datetime
 
 from kclient.arguments import shown
 from kclient.cli.errors import UsageError
@@ -18,6 +19,7 @@ _OF_GROUPS = frozenset(
         "partition.assignment.strategy", "session.timeout.ms",
     }
 )  # fmt: skip
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
@@ -74,6 +76,31 @@ def with_patience(settings: dict[str, object]) -> tuple[dict[str, object], objec
 def given_patience(settings: Mapping[str, object]) -> object | None:
     """How long calls may take by what the user gave, in milliseconds; None where nothing was given."""
     return next((value for name, value in settings.items() if name.replace("_", ".") == _TIMEOUT), None)
+
+
+def milliseconds(time: str, option: str, otherwise: str = "") -> int:
+    """A time as Kafka has it: milliseconds as they are, else ISO 8601 (UTC without a zone).
+
+    Args:
+        time: What the user gave.
+        option: To which option.
+        otherwise: What to give instead of a time before 1970.
+
+    Raises:
+        UsageError: It is none.
+    """
+    if time.isascii() and time.isdecimal() and int(time) < 1 << 63:
+        return int(time)
+    try:
+        moment = datetime.fromisoformat(time)
+    except ValueError:
+        raise UsageError(f"{option} is ISO 8601 or milliseconds since 1970, not {time!r}") from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    if moment < _EPOCH:  # brokers take such numbers for other things: -1 for the end
+        hint = f"; {otherwise}" if otherwise else ""
+        raise UsageError(f"{option} is a time since 1970, not {time!r}{hint}")
+    return round(moment.timestamp() * 1000)
 
 
 def refuse_group_settings(names: Collection[str], why: str) -> None:

@@ -25,8 +25,13 @@ if TYPE_CHECKING:
     from kclient.spark.lag import QueryLag as QueryLag
     from kclient.spark.pipelines import ArchiveError as ArchiveError
     from kclient.spark.pipelines import ArchiveSummary as ArchiveSummary
+    from kclient.spark.pipelines import PipelineError as PipelineError
+    from kclient.spark.pipelines import ReplayError as ReplayError
+    from kclient.spark.pipelines import ReplaySummary as ReplaySummary
+    from kclient.spark.pipelines import TopicReplay as TopicReplay
     from kclient.spark.pipelines import TopicSummary as TopicSummary
     from kclient.spark.pipelines import archive as archive
+    from kclient.spark.pipelines import replay as replay
     from kclient.spark.ranges import DataLossError as DataLossError
     from kclient.spark.registry_values import from_registry as from_registry
     from kclient.spark.sink_records import ExactlyOnceError as ExactlyOnceError
@@ -41,9 +46,14 @@ _EXPORTS = {
     "KclientDataSource": "kclient.spark.source",
     "LagListener": "kclient.spark.lag",
     "QueryLag": "kclient.spark.lag",
+    "PipelineError": "kclient.spark.pipelines",
+    "ReplayError": "kclient.spark.pipelines",
+    "ReplaySummary": "kclient.spark.pipelines",
+    "TopicReplay": "kclient.spark.pipelines",
     "TopicSummary": "kclient.spark.pipelines",
     "archive": "kclient.spark.pipelines",
     "from_registry": "kclient.spark.registry_values",
+    "replay": "kclient.spark.pipelines",
     "register": "kclient.spark.source",
 }
 
@@ -54,11 +64,16 @@ __all__ = [
     "ExactlyOnceError",
     "KclientDataSource",
     "LagListener",
+    "PipelineError",
     "QueryLag",
+    "ReplayError",
+    "ReplaySummary",
+    "TopicReplay",
     "TopicSummary",
     "archive",
     "from_registry",
     "register",
+    "replay",
 ]
 
 

@@ -31,10 +31,13 @@ from kclient.spark import (
     KclientDataSource,
     LagListener,
     QueryLag,
+    ReplaySummary,
+    TopicReplay,
     TopicSummary,
     archive,
     from_registry,
     register,
+    replay,
 )
 from kclient.spark.options import BATCH_OPTIONS, STREAMING_OPTIONS
 from kclient.testing import memory_broker
@@ -72,6 +75,10 @@ def archived(tmp: Path, **given: Any) -> Any:
     return archive(
         **{"spark": SESSION, "destination": tmp / "to", "settings": CLUSTERS_SETTINGS, "topics": ["t"], **given}
     )
+
+
+def replayed(tmp: Path, **given: Any) -> Any:
+    return replay(**{"spark": SESSION, "source": tmp / "from", "settings": CLUSTERS_SETTINGS, **given})
 
 
 TRIED: dict[str, tuple[Any, Callable[[Any, Path], Any]]] = {
@@ -120,6 +127,10 @@ TRIED: dict[str, tuple[Any, Callable[[Any, Path], Any]]] = {
             ),
         )
         for name in ("column", "subject", "version", "schema_id", "message", "mode")
+    },
+    **{
+        f"replay({name})": (replay, lambda value, tmp, name=name: replayed(tmp, **{name: value}))  # type: ignore[arg-type]
+        for name in inspect.signature(replay).parameters
     },
     "KclientDataSource": (KclientDataSource, lambda value, _: KclientDataSource(value).schema()),
     "LagListener": (LagListener, lambda value, _: LagListener(value)),
@@ -322,8 +333,16 @@ FOR_USERS_TO_MAKE = {
     kclient.ProducerInterceptor, kclient.RebalanceListener, kclient.Serializer,
 }  # fmt: skip
 ONLY_HANDED_OUT = {
-    ArchiveSummary, QueryLag, RegisteredSchema, SchemaReference, TopicSummary, Setting, kclient.Deliveries,
+    ArchiveSummary,
+    QueryLag,
+    RegisteredSchema,
+    SchemaReference,
+    TopicSummary,
+    Setting,
+    kclient.Deliveries,
     kclient.Delivery,
+    ReplaySummary,
+    TopicReplay,
 }  # fmt: skip
 
 

@@ -11,12 +11,10 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
 
-from kclient.arguments import as_names, brief, check_callback, check_topic, shown
-from kclient.config.secret import Secret
+from kclient.arguments import as_names, check_callback, check_topic, shown
 from kclient.errors import ConfigError
 from kclient.records.arrow import COLUMN_NAMES
 from kclient.spark.cluster import LiveCluster
@@ -26,8 +24,10 @@ from kclient.spark.pipelines.folder import ArchiveFolder, StagedRun, explained, 
 from kclient.spark.pipelines.job import cause_of, run_job
 from kclient.spark.pipelines.manifest import ArchivedFile, ArchivedRange, Manifest
 from kclient.spark.pipelines.parquet_files import CODECS, write_empty
+from kclient.spark.pipelines.places import local_folder
 from kclient.spark.pipelines.planning import ArchivePlan, archivable_topics, plan
 from kclient.spark.pipelines.receipts import ReadReceipt, Receipt, from_text, verified_files
+from kclient.spark.pipelines.settings import text_settings
 from kclient.spark.pipelines.tasks import PROGRESS, READ, WRITE, Reading, Writing, progress_of
 from kclient.spark.ranges import OffsetRange
 
@@ -136,44 +136,6 @@ def check_topics(settings: Mapping[str, Any], *, topics: Sequence[str] = (), pat
     options = _read_options(settings, topics, pattern, fail_on_data_loss=True)
     with LiveCluster(options.settings) as cluster:
         archivable_topics(cluster, options)
-
-
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:[/\\]")
-_DRIVE = re.compile(r"[A-Za-z]:[/\\]")
-_STORES = ("s3", "s3a", "s3n", "gs", "hdfs", "abfs", "abfss", "wasb", "wasbs", "adl", "dbfs", "viewfs", "http", "https")
-
-
-def local_folder(destination: str | Path) -> Path:
-    """The folder that a path or a `file:` URL names, absolute.
-
-    Raises:
-        ConfigError: it names a place that is not a folder of this machine's file systems.
-    """
-    if not isinstance(destination, str | PurePath):
-        raise ConfigError(f"the archive's destination is a path as text or a pathlib.Path, not {shown(destination)}")
-    text = str(destination)
-    if not text.strip():
-        raise ConfigError("the archive's destination is empty: name a folder, which may be new")
-    if "\0" in text:
-        raise ConfigError("the archive's destination holds a zero byte")
-    if text.startswith("file:"):
-        return _folder_of_url(text)
-    scheme = text.partition(":")[0].lower()
-    if _URL.match(text) or (":" in text and scheme in _STORES) or _DRIVE.match(text):
-        raise ConfigError(
-            f"an archive cannot be written to {brief(text)}: runs are made exact by locks, hard links and renames, so"
-            " it takes a folder on a local or mounted file system that driver and workers share, as a path or a file:"
-            f" URL (a local folder of that name is ./{brief(text)})"
-        )
-    return Path(text).absolute()
-
-
-def _folder_of_url(text: str) -> Path:
-    url = urlsplit(text)
-    path = unquote(text.removeprefix("file:").removeprefix("//").removeprefix(url.netloc))
-    if url.netloc not in ("", "localhost") or not path.startswith("/"):
-        raise ConfigError(f"{brief(text)} names no folder of this machine: a file: URL is file:///folder")
-    return Path(path)
 
 
 class ArchiveRun:
@@ -324,10 +286,8 @@ def _read_options(
             raise ConfigError(f"topics of an archive are given one by one, not as {shown(name)}")
     if bool(names) == (pattern is not None):
         raise ConfigError("archive takes either topics or a pattern")
-    if not isinstance(settings, Mapping) or not all(isinstance(name, str) for name in settings):
-        raise ConfigError(f"settings of an archive are a mapping of names to values, not {shown(settings)}")
+    given = text_settings(settings, "an archive")
     selection = {"subscribePattern": pattern} if pattern is not None else {"subscribe": ",".join(names)}
-    given = {name.replace("_", "."): _text_of(value) for name, value in settings.items()}
     options = {f"kafka.{name}": value for name, value in {"isolation.level": "read_committed", **given}.items()}
     parsed = parse_read_options({**options, **selection})
     return replace(
@@ -337,19 +297,6 @@ def _read_options(
         fail_on_data_loss=fail_on_data_loss,
         lenience="--allow-data-loss (fail_on_data_loss=False)",
     )
-
-
-def _text_of(value: Any) -> str:
-    """A setting as the workers get it."""
-    if isinstance(value, Secret):
-        return value.reveal()
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str | int | float | Path):
-        return str(value)
-    if isinstance(value, list | tuple) and all(isinstance(each, str) for each in value):
-        return ",".join(value)
-    raise ConfigError(f"a setting of an archive is text or a number, since it goes to the workers; not {shown(value)}")
 
 
 def _codec(spark: SparkSession) -> str:

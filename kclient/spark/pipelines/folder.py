@@ -146,6 +146,35 @@ class ArchiveFolder:
         self._check_later(last)
         return last and last.completed(self._readable(found[number] for number in numbers[1:]))
 
+    def contents(self) -> tuple[Manifest, list[str]]:
+        """The newest manifest, and the files that it and all before it have committed, below the destination.
+
+        It takes no lock: files of a run that is at work meanwhile are left out.
+
+        Raises:
+            ArchiveError: it is no archive, what is remembered is damaged, or files that a run has committed are not
+                there.
+        """
+        if not self._manifests.is_dir():
+            raise ArchiveError(f"{self.destination} holds no archive: there is no folder {self._manifests}")
+        last = self.last()
+        if last is None:
+            raise ArchiveError(f"{self.destination} holds no archive yet: no run was ever committed to it")
+        with explained("the manifests cannot be read"):
+            paths = [path for path in self._manifests.iterdir() if _MANIFEST.fullmatch(path.name)]
+        told = {file.path for each in self._readable(paths) if each.number <= last.number for file in each.files}
+        with explained(f"the archive's folder {self.destination} cannot be read"):
+            there = dict(_data_files(self.destination))
+        missing = sorted(told - there.keys())
+        if missing:
+            raise ArchiveError(
+                f"{len(missing)} files that the manifests tell of are not in {self.destination}, such as {missing[0]}:"
+                " where the last run was ended before it had moved its files, run kclient pipeline archive once more;"
+                " where they were deleted, restore them"
+            )
+        others = {path for path, run in there.items() if _is_of(run, last)}
+        return last, sorted(told | others)
+
     def _readable(self, paths: Iterable[Path]) -> Iterator[Manifest]:
         """Of former manifests, which need not be there, those that can be read."""
         for path in paths:
@@ -310,12 +339,24 @@ def explained(what: str) -> Iterator[None]:
 
 
 def _runs_of_files(destination: Path) -> set[str]:
-    """Whose files there are, by one listing of the folders of topics and dates."""
-    runs = set[str]()
+    """Whose files there are."""
+    return {run for _, run in _data_files(destination)}
+
+
+def _data_files(destination: Path) -> Iterator[tuple[str, str]]:
+    """The paths of files, and whose they are, by one listing of the folders of topics and dates."""
     for folder in destination.glob("topic=*/date=*/"):
+        below = folder.relative_to(destination).as_posix()
         with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:  # others may delete what they read
-            runs.update(match[1] for entry in entries if (match := _DATA.fullmatch(entry.name)))
-    return runs
+            for entry in entries:
+                if match := _DATA.fullmatch(entry.name):
+                    yield f"{below}/{entry.name}", match[1]
+
+
+def _is_of(run: str, last: Manifest) -> bool:
+    """Whether files of this run are part of the archive: it came before the last one, or is it."""
+    name = _RUN.fullmatch(run)
+    return name is None or int(name[1]) < last.number or name[2] == last.run
 
 
 def _is_later(run: str, last: Manifest | None) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from kclient import errors
 from kclient.errors import KafkaError
+from kclient.spark.pipelines.failures import AuditError, PipelineError, ReplayError
 from kclient.spark.pipelines.manifest import ArchiveError
 from kclient.spark.ranges import DataLossError
 
@@ -22,6 +23,8 @@ _PROPERTIES = ("spark.jobGroup.id", "spark.job.description", "spark.job.interrup
 _LOOK_S = 0.25
 _END_S = 15.0
 """How long to wait for the tasks of a job that was cancelled."""
+_OWN: tuple[type[KafkaError], ...] = (DataLossError, ArchiveError, ReplayError, AuditError)
+"""What tasks raise of these pages' own."""
 _RAISED = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?([A-Z]\w*(?:Error|Exception)): (.*)$")
 
 
@@ -50,7 +53,7 @@ def run_job(context: SparkContext, group: str, description: str, work: Callable[
         except BaseException as error:  # noqa: BLE001  (raised by the caller's thread)
             failures.append(error)
 
-    thread = InheritableThread(target=body, name="kclient-archive")
+    thread = InheritableThread(target=body, name="kclient-pipeline")
     thread.daemon = True  # where even cancelling fails, the program may end
     thread.start()
     try:
@@ -89,15 +92,21 @@ def _cancel(context: SparkContext, group: str) -> None:
             time.sleep(0.05)
 
 
-def cause_of(error: Exception) -> KafkaError:
-    """What a task raised, out of the text that Spark made of it."""
+def cause_of(error: Exception, failure: type[PipelineError] = ArchiveError) -> KafkaError:
+    """What a task raised, out of the text that Spark made of it.
+
+    Args:
+        error: What Spark raised.
+        failure: What the pipeline raises where it is no error of Kafka's.
+    """
     text = str(error).strip() or type(error).__name__
     if isinstance(error, ConnectionError):
-        return ArchiveError(f"Spark's Java process does not answer any more; was it killed? ({text.splitlines()[0]})")
+        return failure(f"Spark's Java process does not answer any more; was it killed? ({text.splitlines()[0]})")
     raised = [found for line in _traceback_in(text) if (found := _RAISED.match(line))]
     if raised:  # the last one is what the others led to
-        return _again(*raised[-1].groups())
-    return ArchiveError(f"the Spark job failed: {text.splitlines()[0]}")
+        kind, told = raised[-1].groups()
+        return _again(kind, told, failure)
+    return failure(f"the Spark job failed: {text.splitlines()[0]}")
 
 
 def _traceback_in(text: str) -> Iterator[str]:
@@ -109,13 +118,12 @@ def _traceback_in(text: str) -> Iterator[str]:
         yield line
 
 
-def _again(kind: str, text: str) -> KafkaError:
-    if kind == DataLossError.__name__:
-        return DataLossError(text)
-    if kind == ArchiveError.__name__:
-        return ArchiveError(text)
+def _again(kind: str, text: str, failure: type[PipelineError]) -> KafkaError:
+    own = next((each for each in _OWN if each.__name__ == kind), None)
+    if own is not None:
+        return own(text)
     known = getattr(errors, kind, None)
     if isinstance(known, type) and issubclass(known, KafkaError):
         with suppress(TypeError):
             return known(text)
-    return ArchiveError(f"a task failed: {kind}: {text}")
+    return failure(f"a task failed: {kind}: {text}")

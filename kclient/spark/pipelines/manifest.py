@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kclient.arguments import brief, shown
-from kclient.errors import KafkaError
+from kclient.spark.pipelines.failures import PipelineError
 
 FORMAT = 2
 """2 knows the run's name and the topic ids of files, and holds positions of partitions that were empty. 1 is read."""
@@ -23,8 +23,8 @@ _TYPES = {"str": str, "int": int}
 T = TypeVar("T", "ArchivedRange", "ArchivedFile")
 
 
-class ArchiveError(KafkaError):
-    """The archive could not be written, its folder is in use, or is in no state that this release can go on from."""
+class ArchiveError(PipelineError):
+    """The archive could not be written or read, its folder is in use, or its state is none to go on from."""
 
 
 @dataclass(frozen=True)

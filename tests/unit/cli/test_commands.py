@@ -292,6 +292,13 @@ def test_an_interruption_beside_a_send_is_counted(
         (["groups", "reset", "g"], 2, "say where to"),
         (["groups", "reset", "nobody", "--to-time", "tea"], 2, "--to-time is ISO 8601"),
         (["pipeline", "archive", "--to", "x"], 2, "say what to archive"),
+        (["pipeline", "replay", "--from", "x", "--since", "tea"], 2, "--since is ISO 8601"),
+        (["pipeline", "replay", "--from", "x", "--offsets", "t:0=5"], 2, "--offsets takes TOPIC:PARTITION=FIRST..END"),
+        (["pipeline", "replay", "--from", "x", "--rename", "t"], 2, "--rename takes NAME=VALUE, not 't'"),
+        (["pipeline", "replay", "--from", "x", "--rate", "0"], 2, "records_per_second is a number greater than 0"),
+        (["pipeline", "replay", "--from", "x", "--id", "a:b"], 2, "a replay's id has at most 200 letters"),
+        (["pipeline", "replay", "--from", "x", "-c", "acks=1", "-b", "a:1"], 2, "acks"),
+        (["pipeline", "replay", "--from", "nothing", "-b", "a:1"], 1, "nothing holds no archive"),
     ],
 )
 def test_errors_are_one_sentence(shell: Shell, arguments: list[str], code: int, message: str) -> None:

@@ -13,8 +13,9 @@ import pytest
 from kclient.config.secret import Secret
 from kclient.errors import AuthenticationError, ConfigError, KafkaError
 from kclient.spark import ArchiveError, DataLossError
-from kclient.spark.pipelines.archive import ArchiveRun, local_folder
+from kclient.spark.pipelines.archive import ArchiveRun
 from kclient.spark.pipelines.job import cause_of
+from kclient.spark.pipelines.places import local_folder
 from kclient.spark.pipelines.planning import archivable_topics
 from kclient.types import TopicPartition
 from tests.unit.spark.fake_cluster import FakeCluster

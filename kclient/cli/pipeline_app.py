@@ -1,0 +1,107 @@
+"""`kclient pipeline`: the options of its commands."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from kclient.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Command, Config
+from kclient.cli.settings import parse_config
+
+pipeline_app: typer.Typer = typer.Typer(help="Jobs that run on Spark.", no_args_is_help=True)
+
+_Master = Annotated[str, typer.Option("--master", metavar="URL", help="Where Spark runs.")]
+_Spark = Annotated[
+    list[str] | None,
+    typer.Option("--spark", metavar="NAME=VALUE", help="A setting of Spark, such as spark.executor.memory=4g."),
+]
+_Json = Annotated[bool, typer.Option("--json", help="Write one JSON object.")]
+
+
+@pipeline_app.callback()
+def _pipelines() -> None:
+    """Jobs that run on Spark."""
+
+
+@pipeline_app.command("archive", cls=Command)
+def pipeline_archive(
+    destination: Annotated[
+        str, typer.Option("--to", metavar="DIR", help="Folder for the Parquet files, which Spark's workers share.")
+    ],
+    topics: Annotated[list[str] | None, typer.Argument(metavar="TOPIC", help="What to archive; or --pattern.")] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    pattern: Annotated[str | None, typer.Option("--pattern", metavar="REGEX", help="All topics of such names.")] = None,
+    master: _Master = "local[*]",
+    spark: _Spark = None,
+    allow_data_loss: Annotated[
+        bool, typer.Option("--allow-data-loss", help="Go on if records were deleted before they were archived.")
+    ] = False,
+    restart_recreated: Annotated[
+        bool,
+        typer.Option(
+            "--restart-recreated", help="Archive topics that were deleted and created again from their new start."
+        ),
+    ] = False,
+    config: Config = None,
+) -> int:
+    """Archive topics as Parquet, by topic and UTC date; what earlier runs have archived is left out."""
+    from kclient.cli.pipeline import archive
+
+    return archive(
+        topics or [], bootstrap, config, pattern=pattern, destination=destination, master=master,
+        spark_settings=parse_config(spark, "--spark"), allow_data_loss=allow_data_loss,
+        restart_recreated=restart_recreated,
+    )  # fmt: skip
+
+
+@pipeline_app.command("replay", cls=Command)
+def pipeline_replay(
+    source: Annotated[str, typer.Option("--from", metavar="DIR", help="The archive, which Spark's workers share.")],
+    topics: Annotated[list[str] | None, typer.Argument(metavar="TOPIC", help="What to replay; by default all.")] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    rename: Annotated[
+        list[str] | None, typer.Option("--rename", metavar="TOPIC=TARGET", help="Another name for a topic.")
+    ] = None,
+    prefix: Annotated[str, typer.Option("--prefix", metavar="TEXT", help="What the other targets begin with.")] = "",
+    target: Annotated[str | None, typer.Option("--target", metavar="TOPIC", help="One target for all.")] = None,
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="TIME", help="From this timestamp on, as 2013-01-01T12:00:00Z.")
+    ] = None,
+    until: Annotated[str | None, typer.Option("--until", metavar="TIME", help="Before this timestamp.")] = None,
+    offsets: Annotated[
+        list[str] | None,
+        typer.Option("--offsets", metavar="TOPIC:PARTITION=FIRST..END", help="Only these, to before END."),
+    ] = None,
+    topic_ids: Annotated[
+        list[str] | None,
+        typer.Option("--topic-id", metavar="ID", help="Which topic, where several of one name are archived."),
+    ] = None,
+    records_per_second: Annotated[
+        float | None, typer.Option("--rate", metavar="RECORDS", help="At most so many records a second.")
+    ] = None,
+    bytes_per_second: Annotated[
+        float | None, typer.Option("--rate-bytes", metavar="BYTES", help="At most so many bytes a second.")
+    ] = None,
+    repartition: Annotated[
+        bool, typer.Option("--repartition", help="Let the partitioner choose partitions, instead of keeping them.")
+    ] = False,
+    append: Annotated[bool, typer.Option("--append", help="Write to a target that has other records already.")] = False,
+    replay_id: Annotated[str | None, typer.Option("--id", metavar="NAME", help="What the next run goes on by.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be written.")] = False,
+    as_json: _Json = False,
+    master: _Master = "local[*]",
+    spark: _Spark = None,
+    config: Config = None,
+) -> int:
+    """Write an archive back to topics, each record once; a run that was ended is gone on with by the same command."""
+    from kclient.cli.replay import Wanted, replay
+
+    wanted = Wanted(
+        topics or [], parse_config(rename, "--rename"), prefix, target, since, until, offsets or [], topic_ids or [],
+        records_per_second, bytes_per_second, not repartition, append, replay_id,
+    )  # fmt: skip
+    return replay(
+        source, bootstrap, config, wanted, dry_run=dry_run, as_json=as_json, master=master,
+        spark_settings=parse_config(spark, "--spark"),
+    )  # fmt: skip

@@ -1,0 +1,217 @@
+"""An archive as its readers see it: which partitions it holds, and in which pieces of which files.
+
+A file holds records of one topic and day, sorted by partition and offset. Times may jump, so a partition's offsets go
+to and fro between days: its files have to be merged (`archive_reader`). Here footers are read, no records.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kclient.spark.pipelines.folder import ArchiveFolder
+from kclient.spark.pipelines.manifest import ArchiveError, Manifest
+
+_READERS = 8
+"""Threads that read footers."""
+_LEAST, _MOST = -(1 << 63), (1 << 63) - 1
+"""The bounds where a footer tells none."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Row groups of one file that may hold records of a partition.
+
+    Attributes:
+        path: below the archive's folder.
+        groups: their numbers in the file.
+        first: no offset in them is lower.
+        last: no offset in them is greater.
+        rows: how many records they hold, of all partitions.
+        row_bytes: how many bytes a row has, uncompressed, on average.
+    """
+
+    path: str
+    groups: tuple[int, ...]
+    first: int
+    last: int
+    rows: int
+    row_bytes: int
+
+
+@dataclass(frozen=True)
+class ArchivedPartition:
+    """What an archive holds of one partition.
+
+    Attributes:
+        topic: its name.
+        topic_id: which topic of that name.
+        partition: its number.
+        start: no offset is lower.
+        end: the offset where archiving goes on: no offset is as great.
+        pieces: where its records are, in the order of their first offsets.
+    """
+
+    topic: str
+    topic_id: str
+    partition: int
+    start: int
+    end: int
+    pieces: tuple[Piece, ...]
+
+    @property
+    def rows(self) -> int:
+        """How many records there are at most: row groups may hold other partitions, too."""
+        return sum(piece.rows for piece in self.pieces)
+
+
+@dataclass(frozen=True)
+class _Bounds:
+    """Least and greatest value of a column in a row group."""
+
+    least: int
+    most: int
+
+    def meets(self, start: int, end: int) -> bool:
+        """Whether a value from `start` to before `end` may be among them."""
+        return self.least < end and self.most >= start
+
+
+@dataclass(frozen=True)
+class _Group:
+    rows: int
+    size: int
+    partitions: _Bounds
+    offsets: _Bounds
+    times: _Bounds
+
+
+@dataclass(frozen=True)
+class _File:
+    path: str
+    topic_id: str
+    groups: tuple[_Group, ...]
+
+
+class ArchiveView:
+    """An archive at one moment; the lock is not needed, since runs only add files.
+
+    Raises:
+        ArchiveError: it is no archive, or files are missing or damaged.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._manifest, self._paths = ArchiveFolder(folder).contents()
+
+    @property
+    def number(self) -> int:
+        """The number of its newest manifest."""
+        return self._manifest.number
+
+    @property
+    def topics(self) -> list[str]:
+        """The topics that were ever archived, also those that were empty."""
+        return sorted({each.topic for each in self._manifest.positions})
+
+    def partitions(
+        self, topics: Collection[str], topic_ids: Collection[str] = (), times: tuple[int, int] = (_LEAST, _MOST)
+    ) -> list[ArchivedPartition]:
+        """What it holds of topics.
+
+        Args:
+            topics: Their names.
+            topic_ids: Which topic of a name, where there are several that were created one after the other.
+            times: From when to before when, in microseconds; row groups of other times are left out.
+
+        Raises:
+            ArchiveError: a topic is not there, or under its name there are several and no id says which.
+        """
+        found = list[ArchivedPartition]()
+        for topic in sorted(topics):
+            topic_id = self._id_of(topic, topic_ids)
+            with ThreadPoolExecutor(_READERS) as pool:
+                prefix = f"topic={topic}/"
+                paths = [path for path in self._paths if path.startswith(prefix)]
+                files = [file for file in pool.map(self._look, paths) if file.topic_id in ("", topic_id)]
+            found += _partitions_of(topic, topic_id, self._manifest, files, times)
+        return found
+
+    def _id_of(self, topic: str, chosen: Collection[str]) -> str:
+        ids = sorted({each.topic_id for each in self._manifest.positions if each.topic == topic})
+        if not ids:
+            raise ArchiveError(f"the archive {self.folder} holds no topic {topic}; it has {', '.join(self.topics)}")
+        wanted = [each for each in ids if each in chosen] if len(ids) > 1 else ids
+        if len(wanted) != 1:
+            raise ArchiveError(
+                f"the archive {self.folder} holds {len(ids)} topics called {topic}, which were created one after the"
+                f" other: say which one by --topic-id (topic_ids=[…]), of {', '.join(ids)}"
+            )
+        return wanted[0]
+
+    def _look(self, path: str) -> _File:
+        from pyarrow import ArrowException, parquet
+
+        try:
+            footer = parquet.read_metadata(self.folder / path)
+        except (OSError, ArrowException) as error:
+            raise ArchiveError(f"{self.folder / path} cannot be read as Parquet: {error}") from error
+        about: Mapping[bytes, bytes] = footer.metadata or {}
+        columns = {footer.schema.column(number).path: number for number in range(footer.num_columns)}
+        groups = [_group_of(footer.row_group(number), columns) for number in range(footer.num_row_groups)]
+        return _File(path, about.get(b"kclient.topic_id", b"").decode(), tuple(groups))
+
+
+def _group_of(group: Any, columns: Mapping[str, int]) -> _Group:
+    def bounds(name: str) -> _Bounds:
+        statistics = group.column(columns[name]).statistics if name in columns else None
+        if statistics is None or not statistics.has_min_max:
+            return _Bounds(_LEAST, _MOST)
+        return _Bounds(statistics.min_raw, statistics.max_raw)
+
+    return _Group(
+        group.num_rows, group.total_byte_size, bounds("partition"), bounds("offset"), bounds("timestamp")
+    )  # fmt: skip
+
+
+def _partitions_of(
+    topic: str, topic_id: str, manifest: Manifest, files: Sequence[_File], times: tuple[int, int]
+) -> Iterator[ArchivedPartition]:
+    ends: dict[int, int] = {}
+    for position in manifest.positions:
+        if (position.topic, position.topic_id) == (topic, topic_id):
+            ends[position.partition] = position.end
+    pieces: dict[int, list[Piece]] = defaultdict(list)
+    for file in files:
+        for number in ends:
+            piece = _piece_of(file, number, times)
+            if piece is not None:
+                pieces[number].append(piece)
+    for number, end in sorted(ends.items()):
+        own = tuple(sorted(pieces[number], key=lambda piece: (piece.first, piece.path)))
+        start = min((piece.first for piece in own), default=end)
+        yield ArchivedPartition(topic, topic_id, number, min(max(start, 0), end), end, own)
+
+
+def _piece_of(file: _File, partition: int, times: tuple[int, int]) -> Piece | None:
+    chosen = [
+        (number, group)
+        for number, group in enumerate(file.groups)
+        if group.partitions.meets(partition, partition + 1) and group.times.meets(*times)
+    ]
+    if not chosen:
+        return None
+    groups = [group for _, group in chosen]
+    rows = sum(group.rows for group in groups)
+    return Piece(
+        file.path,
+        tuple(number for number, _ in chosen),
+        min(group.offsets.least for group in groups),
+        max(group.offsets.most for group in groups),
+        rows,
+        max(1, sum(group.size for group in groups) // max(rows, 1)),
+    )

@@ -1,0 +1,187 @@
+"""What a replay keeps in committed offsets of its target, and what follows from it; no I/O here.
+
+Two kinds, which both begin with the replay's id. `docs/internals/replay.md` says why they suffice.
+
+- A **claim**, one for each source topic: the target takes records of this topic, of this selection, from this run.
+- A **position**, one for each source partition: the source's offset to go on at. It is committed in one transaction
+  with the records before it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from kclient.arguments import shown
+from kclient.errors import ConfigError
+from kclient.spark.pipelines.failures import ReplayError
+from kclient.types import OffsetAndMetadata, TopicPartition
+
+FORMAT = 1
+"""Of the offsets' metadata; a newer one is refused."""
+_ID = re.compile(r"[A-Za-z0-9._-]{1,200}", re.ASCII)
+
+
+class ReplayNames(NamedTuple):
+    """The names that belong to a replay of one topic. Ids hold no colon, and neither do topics.
+
+    Attributes:
+        replay: the replay's id.
+        topic: the source topic.
+    """
+
+    replay: str
+    topic: str
+
+    @property
+    def claims(self) -> str:
+        """The group of the claim."""
+        return f"{self.replay}:{self.topic}"
+
+    def transactional_id(self, partition: int) -> str:
+        """Whose transactions have the records of a source partition: a newer attempt fences an older one."""
+        return f"{self.replay}:{self.topic}:{partition}"
+
+    def position(self, partition: int, target: str, anchors: int) -> tuple[str, TopicPartition]:
+        """The group and the partition of the target whose offset is a source partition's position.
+
+        Args:
+            partition: The source partition.
+            target: The target topic.
+            anchors: How many partitions of it are used: offsets need a partition that exists.
+        """
+        return f"{self.replay}:{self.topic}:{partition // anchors}", TopicPartition(target, partition % anchors)
+
+
+def check_id(replay: str) -> None:
+    """Raises `ConfigError` where no replay can have the id."""
+    if not isinstance(replay, str) or not _ID.fullmatch(replay):
+        raise ConfigError(
+            f"a replay's id has at most 200 letters, digits, dots, underscores and hyphens, and is not {shown(replay)}"
+        )
+
+
+def fingerprint_of(selection: Mapping[str, Any]) -> str:
+    """Of what is replayed and how, as 12 hexadecimal digits: a replay that goes on has the same."""
+    return hashlib.sha256(json.dumps(selection, sort_keys=True).encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """That a target takes the records of a source topic.
+
+    Attributes:
+        topic_id: which topic of that name.
+        selection: the fingerprint of what is replayed and how.
+        run: the run that claimed it last; tasks of other runs stop.
+        partitions: how many source partitions have a position: those with lower numbers.
+        anchors: how many partitions of the target hold positions.
+        manifest: the number of the archive's newest manifest then.
+    """
+
+    topic_id: str
+    selection: str
+    run: str
+    partitions: int
+    anchors: int
+    manifest: int
+
+    def offset(self) -> OffsetAndMetadata:
+        """As it is committed."""
+        told = {
+            "format": FORMAT, "topic_id": self.topic_id, "selection": self.selection, "run": self.run,
+            "partitions": self.partitions, "anchors": self.anchors,
+        }  # fmt: skip
+        return OffsetAndMetadata(self.manifest, json.dumps(told, separators=(",", ":")))
+
+    @classmethod
+    def read(cls, group: str, offset: OffsetAndMetadata) -> Claim:
+        """As it was committed.
+
+        Raises:
+            ReplayError: It was not, or by a newer kclient.
+        """
+        told = _metadata(group, offset)
+        try:
+            return cls(
+                str(told["topic_id"]), str(told["selection"]), str(told["run"]), int(told["partitions"]),
+                int(told["anchors"]), offset.offset,
+            )  # fmt: skip
+        except (KeyError, TypeError, ValueError):
+            raise _foreign(group, offset) from None
+
+    def check(self, names: ReplayNames, topic_id: str, selection: str) -> None:
+        """Refuse to go on with something else than what was begun.
+
+        Raises:
+            ReplayError: The topic or the selection is another one.
+        """
+        if self.topic_id != topic_id:
+            raise ReplayError(
+                f"the replay {names.replay} has begun with another topic called {names.topic} (its id is"
+                f" {self.topic_id}, and now {topic_id}): give a new id, and a target without records"
+            )
+        if self.selection != selection:
+            raise ReplayError(
+                f"the replay {names.replay} has begun with other times, offsets or another choice of partitions for"
+                f" {names.topic}: go on with those, or give a new id, and a target without records"
+            )
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far a source partition has come.
+
+    Attributes:
+        offset: the offset of the source to go on at.
+        records: how many records the replay has written of it in all.
+        manifest: the number of the archive's newest manifest then.
+    """
+
+    offset: int
+    records: int
+    manifest: int
+
+    def committed(self) -> OffsetAndMetadata:
+        """As it is committed."""
+        told = {"format": FORMAT, "records": self.records, "manifest": self.manifest}
+        return OffsetAndMetadata(self.offset, json.dumps(told, separators=(",", ":")))
+
+    @classmethod
+    def read(cls, group: str, offset: OffsetAndMetadata) -> Position:
+        """As it was committed.
+
+        Raises:
+            ReplayError: It was not, or by a newer kclient.
+        """
+        told = _metadata(group, offset)
+        try:
+            return cls(offset.offset, int(told["records"]), int(told["manifest"]))
+        except (KeyError, TypeError, ValueError):
+            raise _foreign(group, offset) from None
+
+
+def _metadata(group: str, offset: OffsetAndMetadata) -> Mapping[str, Any]:
+    try:
+        told = json.loads(offset.metadata)
+    except ValueError:
+        raise _foreign(group, offset) from None
+    if not isinstance(told, dict) or not isinstance(told.get("format"), int):
+        raise _foreign(group, offset)
+    if told["format"] > FORMAT:
+        raise ReplayError(
+            f"the group {group} was written by a newer kclient (format {told['format']}, and this one knows {FORMAT}): "
+            "go on with that version"
+        )
+    return told
+
+
+def _foreign(group: str, offset: OffsetAndMetadata) -> ReplayError:
+    return ReplayError(
+        f"the group {group} has an offset that no replay has committed ({shown(offset.metadata)}): give the replay "
+        "another id"
+    )

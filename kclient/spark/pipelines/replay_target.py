@@ -1,0 +1,320 @@
+"""The target of a replay, as the driver sees it: what it is, whether it may be written, and who has claimed it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from kclient.config import ConsumerConfig
+from kclient.errors import (
+    ClusterAuthorizationError,
+    KafkaError,
+    KafkaTimeoutError,
+    ProducerFencedError,
+    TransactionalIdAuthorizationError,
+    UnknownTopicOrPartitionError,
+    UnsupportedVersionError,
+)
+from kclient.spark.cluster import LiveCluster, open_admin
+from kclient.spark.pipelines.archive_view import ArchivedPartition
+from kclient.spark.pipelines.failures import ReplayError
+from kclient.spark.pipelines.replay_records import Claim, Position, ReplayNames
+from kclient.spark.pipelines.replay_tasks import CLIENT, Replayed
+from kclient.types import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+
+if TYPE_CHECKING:
+    from kclient.sync import Admin
+
+logger: logging.Logger = logging.getLogger("kclient.spark")
+
+_LOOK_S = 60.0
+"""How long the target is searched for records of others."""
+
+
+@dataclass(frozen=True)
+class TopicPlan:
+    """What is wanted of a target for one source topic.
+
+    Attributes:
+        topic: the source topic.
+        topic_id: its id.
+        target: the topic that its records go to.
+        selection: the fingerprint of what is replayed.
+        starts: by source partition, where it begins.
+        anchors: how many partitions of the target hold positions.
+        claim: what is claimed already.
+    """
+
+    topic: str
+    topic_id: str
+    target: str
+    selection: str
+    starts: Mapping[int, int]
+    anchors: int
+    claim: Claim | None = None
+
+    @property
+    def count(self) -> int:
+        """How many source partitions there are."""
+        return max(self.starts, default=-1) + 1
+
+
+class ReplayTarget:
+    """The cluster that is written to; `with` closes what was opened.
+
+    Args:
+        settings: The producer's.
+        asking: Those of other clients, who take what they know of them.
+        replay: The replay's id.
+    """
+
+    def __init__(self, settings: Mapping[str, str], asking: Mapping[str, str], replay: str) -> None:
+        self._settings = settings
+        self._asking = asking
+        self._replay = replay
+        self._open = ExitStack()
+        self._admin_client: Admin | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._admin_client = None
+        self._open.__exit__(kind, error, trace)
+
+    @property
+    def _admin(self) -> Admin:
+        if self._admin_client is None:
+            self._admin_client = self._open.enter_context(open_admin(self._asking))
+        return self._admin_client
+
+    def plans(
+        self,
+        wanted: Mapping[str, tuple[str, str, Sequence[ArchivedPartition]]],
+        starts: Mapping[tuple[str, int], int],
+        *,
+        keep_partitions: bool,
+    ) -> list[TopicPlan]:
+        """What is wanted, where the targets can take it.
+
+        Args:
+            wanted: By source topic: the target, the selection's fingerprint, and the partitions.
+            starts: By source topic and partition, where those begin that are replayed.
+            keep_partitions: Whether partitions have to be there under their numbers.
+
+        Raises:
+            UnknownTopicOrPartitionError: a target does not exist.
+            ReplayError: a target has too few partitions, or the replay was begun with other arguments.
+        """
+        counts = self._counts({target for target, _, _ in wanted.values()}, wanted)
+        found = []
+        for topic, (target, selection, partitions) in wanted.items():
+            own = {number: start for (name, number), start in starts.items() if name == topic}
+            topic_id = partitions[0].topic_id if partitions else ""
+            plan = TopicPlan(topic, topic_id, target, selection, own, counts[target])
+            if keep_partitions and plan.count > counts[target]:
+                raise ReplayError(
+                    f"{target} has {counts[target]} partitions, and the archive has {plan.count} of {topic}: add"
+                    f" partitions (kclient topics alter, or create it with {plan.count}), or let the partitioner choose"
+                    " by --repartition (keep_partitions=False)"
+                )
+            found.append(self._with_claim(plan, stable=False))
+        return found
+
+    def _counts(
+        self, targets: Collection[str], wanted: Mapping[str, tuple[str, str, Sequence[ArchivedPartition]]]
+    ) -> dict[str, int]:
+        listed = {each.name for each in self._admin.list_topics(include_internal=True)}
+        for target in sorted(targets):
+            if target not in listed:
+                need = max((each.partition + 1 for to, _, all_of in wanted.values() if to == target for each in all_of),
+                           default=1)  # fmt: skip
+                raise UnknownTopicOrPartitionError(
+                    f"no such topic: {target}; create it first, as a replay makes none: kclient topics create {target}"
+                    f" --partitions {need}"
+                )
+        described = self._admin.describe_topics(sorted(targets)) if targets else {}
+        return {name: len(each.partitions) for name, each in described.items()}
+
+    def _with_claim(self, plan: TopicPlan, *, stable: bool = True) -> TopicPlan:
+        """The plan with its claim; `stable` waits for one about to be committed, which only the driver's id can end."""
+        names = ReplayNames(self._replay, plan.topic)
+        anchor = TopicPartition(plan.target, 0)
+        found = dict(self._admin.list_group_offsets(names.claims))
+        if stable:
+            found.update(self._admin.list_group_offsets(names.claims, [anchor], require_stable=True))
+        others = sorted(tp.topic for tp in found if tp != anchor)
+        if others:
+            raise ReplayError(
+                f"the replay {self._replay} has written {plan.topic} to {others[0]} before, not to {plan.target}: go on"
+                " with that target, or give a new id"
+            )
+        if anchor not in found:
+            return plan
+        claim = Claim.read(names.claims, found[anchor])
+        claim.check(names, plan.topic_id, plan.selection)
+        return replace(plan, claim=claim, anchors=claim.anchors)
+
+    def warnings(self, plans: Sequence[TopicPlan]) -> list[str]:
+        """What the targets will do to records, by their settings."""
+        from kclient import ConfigResource, ConfigResourceType
+
+        found = []
+        for target in sorted({plan.target for plan in plans}):
+            resource = ConfigResource(ConfigResourceType.TOPIC, target)
+            try:
+                entries = self._admin.describe_configs([resource])[resource]
+            except KafkaError as error:
+                logger.info("the settings of %s are not told: %s", target, error)
+                continue
+            values = {name: entry.value for name, entry in entries.items()}
+            if values.get("message.timestamp.type") == "LogAppendTime":
+                found.append(
+                    f"{target} gives records the time when they arrive (message.timestamp.type=LogAppendTime): the"
+                    " original timestamps are lost"
+                )
+            if "delete" in (values.get("cleanup.policy") or "delete") and values.get("retention.ms", "-1") != "-1":
+                found.append(
+                    f"{target} deletes records that are older than {_span(values['retention.ms'])} by their timestamps"
+                    " (retention.ms), and those of an archive may be: set it to -1 to keep them"
+                )
+        return found
+
+    # ------------------------------------------------------------------ claims
+
+    def look(self, plans: Sequence[TopicPlan], *, append: bool) -> dict[tuple[str, int], Position]:
+        """As `claim` and `positions`, but nothing is written."""
+        self._check_free(plans, append=append)
+        return self.positions([plan for plan in plans if plan.claim is not None])
+
+    def claim(self, plans: Sequence[TopicPlan], run: str, manifest: int, *, append: bool) -> list[TopicPlan]:
+        """Claim the targets for this run: claims, and positions of partitions that had none, in one transaction.
+
+        Raises:
+            ReplayError: a target has records of others, or another run begins at the same time.
+        """
+        from kclient.sync import Producer
+
+        own = {"transactional.id": self._replay}
+        try:
+            with Producer({**CLIENT, **self._settings, **own}) as producer:
+                producer.init_transactions()  # from here on no older run can claim anything
+                plans = [self._with_claim(plan) for plan in plans]
+                self._check_free(plans, append=append)
+                producer.begin_transaction()
+                for group, offsets in self._claims(plans, run, manifest).items():
+                    producer.send_offsets_to_transaction(offsets, ConsumerGroupMetadata(group))
+                producer.commit_transaction()
+        except ProducerFencedError as error:
+            raise ReplayError(
+                f"another run begins with the replay {self._replay}; this one has written nothing"
+            ) from error
+        except (UnsupportedVersionError, TransactionalIdAuthorizationError, ClusterAuthorizationError) as error:
+            raise ReplayError(
+                f"the brokers do not allow the transactions that a replay needs ({error}): let this user write with"
+                f" transactional ids that begin with {self._replay}, or use newer brokers"
+            ) from error
+        return [self._with_claim(plan) for plan in plans]
+
+    def _claims(
+        self, plans: Sequence[TopicPlan], run: str, manifest: int
+    ) -> dict[str, dict[TopicPartition, OffsetAndMetadata]]:
+        found: dict[str, dict[TopicPartition, OffsetAndMetadata]] = defaultdict(dict)
+        for plan in plans:
+            names = ReplayNames(self._replay, plan.topic)
+            known = plan.claim.partitions if plan.claim else 0
+            claim = Claim(plan.topic_id, plan.selection, run, max(known, plan.count), plan.anchors, manifest)
+            found[names.claims][TopicPartition(plan.target, 0)] = claim.offset()
+            for number in range(known, plan.count):
+                group, anchor = names.position(number, plan.target, plan.anchors)
+                found[group][anchor] = Position(plan.starts.get(number, 0), 0, manifest).committed()
+        return found
+
+    def _check_free(self, plans: Sequence[TopicPlan], *, append: bool) -> None:
+        ours = {plan.target for plan in plans if plan.claim is not None}
+        for target in sorted({plan.target for plan in plans} - ours):
+            if not append:
+                self._check_empty(target)
+
+    def _check_empty(self, target: str) -> None:
+        settings = {name: value for name, value in self._asking.items() if name in ConsumerConfig.settings()}
+        refused = (
+            f"the target {target} has records that the replay {self._replay} has not written: choose an empty topic, or"
+            " write behind them by --append (append=True); where this replay has been there, its committed offsets have"
+            " expired (offsets.retention.minutes), and going on would write records twice"
+        )
+        with LiveCluster({**settings, "isolation.level": "read_committed"}) as cluster:
+            count = len(self._admin.describe_topics([target])[target].partitions)
+            partitions = [TopicPartition(target, number) for number in range(count)]
+            starts, ends = cluster.beginning_offsets(partitions), cluster.end_offsets(partitions)
+            tops = cluster.high_watermarks(partitions)
+            if any(ends[tp] < tops[tp] for tp in partitions):  # somebody has a transaction open
+                raise ReplayError(refused)
+            left = [tp for tp in partitions if starts[tp] < ends[tp]]
+            if not left:
+                return
+            consumer, deadline = cluster.consumer, time.monotonic() + _LOOK_S
+            consumer.assign(left)
+            for tp in left:
+                consumer.seek(tp, starts[tp])
+            while any(consumer.position(tp) < ends[tp] for tp in left):  # there may be markers, or aborted records only
+                if any(consumer.poll(timeout=1.0)):
+                    raise ReplayError(refused)
+                if time.monotonic() > deadline:
+                    raise KafkaTimeoutError(
+                        f"{target} could not be looked through for records within {_LOOK_S:.0f} s; say --append if it"
+                        " has none but the replay's"
+                    )
+
+    # ------------------------------------------------------------------ positions
+
+    def positions(self, plans: Sequence[TopicPlan]) -> dict[tuple[str, int], Position]:
+        """By source topic and partition, where it is.
+
+        Raises:
+            ReplayError: one is gone, or was committed by others.
+        """
+        found = {}
+        for plan in plans:
+            names = ReplayNames(self._replay, plan.topic)
+            places = {number: names.position(number, plan.target, plan.anchors) for number in plan.starts}
+            offsets = {
+                group: self._admin.list_group_offsets(group) for group in {group for group, _ in places.values()}
+            }
+            for number, (group, anchor) in places.items():
+                if anchor in offsets[group]:
+                    found[plan.topic, number] = Position.read(group, offsets[group][anchor])
+                elif plan.claim is not None and number < plan.claim.partitions:
+                    raise ReplayError(
+                        f"the position of {plan.topic}-{number} in the replay {self._replay} is gone: committed offsets"
+                        " expire after offsets.retention.minutes of the brokers, or somebody has deleted the group"
+                        f" {group}; begin again with another id and a target without records"
+                    )
+        return found
+
+    def reached(self, todo: Sequence[Replayed]) -> dict[tuple[str, int], int]:
+        """The offsets that partitions are at, as far as they can be seen."""
+        found = {}
+        by_group: dict[str, dict[TopicPartition, tuple[str, int]]] = defaultdict(dict)
+        for each in todo:
+            names = ReplayNames(self._replay, each.source.topic)
+            group, anchor = names.position(each.source.partition, each.target, each.anchors)
+            by_group[group][anchor] = (each.source.topic, each.source.partition)
+        for group, keys in by_group.items():
+            for anchor, offset in self._admin.list_group_offsets(group).items():
+                if anchor in keys:
+                    found[keys[anchor]] = offset.offset
+        return found
+
+
+def _span(milliseconds: str | None) -> str:
+    days = int(milliseconds or 0) / 86_400_000
+    return f"{days:.0f} days" if days >= 1 else f"{int(milliseconds or 0) / 1000:.0f} s"

@@ -1,0 +1,301 @@
+"""What the tasks of a replay do: a partition's records in order, in transactions that hold the position behind them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kclient.errors import ProducerFencedError
+from kclient.spark.cluster import open_admin
+from kclient.spark.pipelines.archive_reader import PartitionReader, is_sorted, offsets_of
+from kclient.spark.pipelines.archive_view import ArchivedPartition
+from kclient.spark.pipelines.failures import ReplayError
+from kclient.spark.pipelines.manifest import ArchiveError
+from kclient.spark.pipelines.pace import Pace, Rate
+from kclient.spark.pipelines.replay_records import Claim, Position, ReplayNames
+from kclient.types import ConsumerGroupMetadata, TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow
+
+    from kclient.sync import Admin, Producer
+
+RECEIPT = "receipt string"
+CLIENT = {"client.id": "kclient-replay"}
+_COLUMNS = ("key", "value", "headers", "offset", "timestamp")
+_TRANSACTION_S = 5.0
+_TRANSACTION_BYTES = 64 << 20
+"""A transaction is committed after so many seconds or bytes: readers of what is committed see them then."""
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """One source partition, and what becomes of it.
+
+    Attributes:
+        source: where its records are.
+        target: the topic that they go to.
+        start: the first offset, where the replay begins.
+        end: the offset behind the last one.
+        anchors: how many partitions of the target hold positions.
+    """
+
+    source: ArchivedPartition
+    target: str
+    start: int
+    end: int
+    anchors: int
+
+    @property
+    def place(self) -> TopicPartition:
+        """The source partition."""
+        return TopicPartition(self.source.topic, self.source.partition)
+
+
+@dataclass(frozen=True)
+class ReplayJob:
+    """What all tasks of a run share.
+
+    Attributes:
+        replay: the replay's id.
+        run: the run's own name.
+        folder: the archive's folder.
+        manifest: the number of its newest manifest.
+        settings: the producer's.
+        times: from when to before when, in microseconds; None is from the first, or to the last.
+        keep_partitions: whether a record goes to the partition of its source's number.
+        rate: of all tasks together.
+    """
+
+    replay: str
+    run: str
+    folder: Path
+    manifest: int
+    settings: Mapping[str, str] = field(repr=False)  # some are passwords
+    times: tuple[int | None, int | None] = (None, None)
+    keep_partitions: bool = True
+    rate: Rate = field(default_factory=Rate)
+
+
+@dataclass(frozen=True)
+class PartitionReceipt:
+    """What a task did about one source partition.
+
+    Attributes:
+        topic: the source topic.
+        partition: the source partition.
+        target: the target topic.
+        start: the offset of the source that it began at.
+        end: the one where the next run goes on.
+        records: how many were written.
+        size: their bytes, of keys, values and headers in about.
+        total: how many records this and all earlier runs have written.
+    """
+
+    topic: str
+    partition: int
+    target: str
+    start: int
+    end: int
+    records: int
+    size: int
+    total: int
+
+
+class Replaying:
+    """The tasks: each gets the number of its share, and gives a receipt for each partition in it.
+
+    Args:
+        job: What they share.
+        shares: The partitions of each task, which does one after the other; and its part of the rate, from 0 to 1.
+    """
+
+    def __init__(self, job: ReplayJob, shares: Sequence[tuple[Sequence[Replayed], float]]) -> None:
+        self._job = job
+        self._shares = tuple(shares)
+
+    def run(self, numbers: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        """The function for `mapInArrow`: from `id long` to `RECEIPT`."""
+        import pyarrow
+
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                partitions, part = self._shares[number]
+                pace = Pace(self._job.rate.share(part), time.monotonic())
+                rate = self._job.rate.share(part)
+                texts = [json.dumps(asdict(_replay(self._job, each, rate, pace))) for each in partitions]
+                yield pyarrow.RecordBatch.from_arrays([pyarrow.array(texts, pyarrow.string())], names=["receipt"])
+
+
+def receipt_of(text: str) -> PartitionReceipt:
+    """A receipt as a task gave it."""
+    return PartitionReceipt(**json.loads(text))
+
+
+def _replay(job: ReplayJob, todo: Replayed, rate: Rate, pace: Pace) -> PartitionReceipt:
+    """One partition, from its position on.
+
+    Raises:
+        ReplayError: another run goes on with the replay, or what it has to know is not there any more.
+        ArchiveError: files are damaged, or hold an offset twice.
+        KafkaError: the target refuses a record, or cannot be reached.
+    """
+    from kclient.sync import Producer
+
+    names = ReplayNames(job.replay, todo.source.topic)
+    settings = {**CLIENT, **job.settings, "transactional.id": names.transactional_id(todo.source.partition)}
+    try:
+        with Producer(settings) as producer, open_admin(settings) as admin:
+            producer.init_transactions()  # what an earlier attempt left open is ended, and it cannot commit any more
+            before = _position(admin, job, names, todo)
+            return _Partition(job, todo, producer, rate, pace, before).replay()
+    except ProducerFencedError as error:
+        raise ReplayError(
+            f"another attempt at {todo.place} has begun and goes on with it: the replay {job.replay} runs twice, or"
+            " Spark has tried the task again"
+        ) from error
+
+
+def _position(admin: Admin, job: ReplayJob, names: ReplayNames, todo: Replayed) -> Position:
+    """Where the partition is, once this attempt is the only one that can change that."""
+    claims = admin.list_group_offsets(names.claims, [(todo.target, 0)], require_stable=True)
+    claim = claims.get(TopicPartition(todo.target, 0))
+    if claim is None or Claim.read(names.claims, claim).run != job.run:
+        raise ReplayError(f"another run goes on with the replay {job.replay}, and this one is over")
+    group, anchor = names.position(todo.source.partition, todo.target, todo.anchors)
+    found = admin.list_group_offsets(group, [anchor], require_stable=True).get(anchor)
+    if found is None:
+        raise ReplayError(
+            f"the position of {todo.place} in the replay {job.replay} is gone: committed offsets expire after"
+            " offsets.retention.minutes of the brokers, or somebody has deleted the group"
+            f" {group}; begin again with another id and a target without records"
+        )
+    return Position.read(group, found)
+
+
+class _Partition:
+    """Replays one partition: transactions, each of some records and the position behind them."""
+
+    def __init__(
+        self, job: ReplayJob, todo: Replayed, producer: Producer, rate: Rate, pace: Pace, before: Position
+    ) -> None:
+        self._job = job
+        self._todo = todo
+        self._producer = producer
+        self._rate = rate
+        self._pace = pace
+        self._before = before
+        self._records = 0
+        self._size = 0
+        self._reached = before.offset
+        self._pending = 0
+        self._began: float | None = None
+
+    def replay(self) -> PartitionReceipt:
+        todo, start = self._todo, self._before.offset
+        end = max(todo.end, start)
+        for batch in PartitionReader(self._job.folder, todo.source, start, end, _COLUMNS).batches():
+            offsets = offsets_of(batch)
+            _check_order(batch, self._reached, todo)
+            for rows in self._pieces(batch):
+                self._send(_within(batch.slice(rows.start, len(rows)), self._job.times))
+                self._reached = offsets[rows.stop - 1] + 1
+                if self._pending >= _TRANSACTION_BYTES or self._open_for() >= _TRANSACTION_S:
+                    self._commit()
+        self._reached = end
+        self._commit()  # also where nothing was left: it says that the position still counts, so that none expires
+        source = todo.source
+        return PartitionReceipt(
+            source.topic, source.partition, todo.target, start, end, self._records, self._size,
+            self._before.records + self._records,
+        )  # fmt: skip
+
+    def _pieces(self, batch: pyarrow.RecordBatch) -> Iterator[range]:
+        step = self._rate.rows_at_once(batch.num_rows, batch.nbytes)
+        for first in range(0, batch.num_rows, step):
+            yield range(first, min(first + step, batch.num_rows))
+
+    def _send(self, piece: pyarrow.RecordBatch) -> None:
+        if not piece.num_rows:
+            return
+        size = piece.nbytes
+        pause = self._pace.wait(time.monotonic(), piece.num_rows, size)
+        if pause:
+            if self._open_for() + pause >= _TRANSACTION_S:  # brokers abort one that is open for long
+                self._commit()
+            time.sleep(pause)
+        self._begin()
+        number = self._todo.source.partition if self._job.keep_partitions else None
+        self._producer.send_arrow(self._todo.target, _as_sent(piece, number))
+        self._records += piece.num_rows
+        self._size += size
+        self._pending += size
+
+    def _open_for(self) -> float:
+        return 0.0 if self._began is None else time.monotonic() - self._began
+
+    def _begin(self) -> None:
+        if self._began is None:
+            self._producer.begin_transaction()
+            self._began = time.monotonic()
+
+    def _commit(self) -> None:
+        self._begin()
+        todo, before = self._todo, self._before
+        names = ReplayNames(self._job.replay, todo.source.topic)
+        group, anchor = names.position(todo.source.partition, todo.target, todo.anchors)
+        reached = Position(self._reached, before.records + self._records, self._job.manifest)
+        self._producer.send_offsets_to_transaction({anchor: reached.committed()}, ConsumerGroupMetadata(group))
+        self._producer.commit_transaction()
+        self._began, self._pending = None, 0
+
+
+def _check_order(batch: pyarrow.RecordBatch, reached: int, todo: Replayed) -> None:
+    """Raises `ArchiveError` where an offset is there twice, in the batch or before it."""
+    from pyarrow import compute
+
+    column = batch.column("offset")
+    offsets = offsets_of(batch)
+    twice = len(column) - compute.count_distinct(column).as_py()
+    if twice or offsets[0] < reached or not is_sorted(column):
+        raise ArchiveError(
+            f"the archive holds offsets of {todo.place} twice, from {offsets[0]} to {offsets[-1]}: kclient pipeline"
+            " audit says which; nothing of them was replayed"
+        )
+
+
+def _within(piece: pyarrow.RecordBatch, times: tuple[int | None, int | None]) -> pyarrow.RecordBatch:
+    """The records of these times."""
+    import pyarrow
+    from pyarrow import compute
+
+    start, end = times
+    stamps = piece.column("timestamp").view(pyarrow.int64())
+    if start is not None:
+        kept = compute.greater_equal(stamps, start)
+        piece, stamps = piece.filter(kept), stamps.filter(kept)
+    if end is not None:
+        piece = piece.filter(compute.less(stamps, end))
+    return piece
+
+
+def _as_sent(piece: pyarrow.RecordBatch, partition: int | None) -> pyarrow.RecordBatch:
+    """The columns of `send_arrow`. A record that had no timestamp gets the present one: brokers take none without."""
+    import pyarrow
+    from pyarrow import compute
+
+    stamps = piece.column("timestamp").view(pyarrow.int64())
+    known = compute.if_else(compute.less(stamps, 0), pyarrow.scalar(None, pyarrow.int64()), stamps)
+    columns = {
+        "key": piece.column("key"),
+        "value": piece.column("value"),
+        "headers": piece.column("headers"),
+        "timestamp": known.view(pyarrow.timestamp("us", "UTC")),
+    }
+    if partition is not None:
+        columns["partition"] = pyarrow.repeat(pyarrow.scalar(partition, pyarrow.int32()), piece.num_rows)
+    return pyarrow.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
