@@ -16,6 +16,7 @@ _Spark = Annotated[
     list[str] | None,
     typer.Option("--spark", metavar="NAME=VALUE", help="A setting of Spark, such as spark.executor.memory=4g."),
 ]
+_Side = Annotated[str, typer.Argument(metavar="TOPIC[@ADDRESS]", help="TOPIC, TOPIC@HOST:PORT or TOPIC@archive:DIR.")]
 _Json = Annotated[bool, typer.Option("--json", help="Write one JSON object.")]
 
 
@@ -95,13 +96,56 @@ def pipeline_replay(
     config: Config = None,
 ) -> int:
     """Write an archive back to topics, each record once; a run that was ended is gone on with by the same command."""
-    from kclient.cli.replay import Wanted, replay
+    from kclient.cli.replay import ReplayWanted, replay
 
-    wanted = Wanted(
+    wanted = ReplayWanted(
         topics or [], parse_config(rename, "--rename"), prefix, target, since, until, offsets or [], topic_ids or [],
         records_per_second, bytes_per_second, not repartition, append, replay_id,
     )  # fmt: skip
     return replay(
         source, bootstrap, config, wanted, dry_run=dry_run, as_json=as_json, master=master,
+        spark_settings=parse_config(spark, "--spark"),
+    )  # fmt: skip
+
+
+@pipeline_app.command("audit", cls=Command)
+def pipeline_audit(
+    left: _Side,
+    right: _Side,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    by: Annotated[
+        str, typer.Option("--by", metavar="auto|offset|order", help="What makes two records counterparts.")
+    ] = "auto",
+    overlap: Annotated[
+        bool, typer.Option("--overlap", help="Compare only offsets within the bounds of both sides.")
+    ] = False,
+    ignore: Annotated[
+        list[str] | None,
+        typer.Option("--ignore", metavar="key|value|headers|timestamp", help="What does not count."),
+    ] = None,
+    range_size: Annotated[
+        int, typer.Option("--range-size", metavar="N", help="So many records have a checksum.")
+    ] = 1_000_000,
+    html: Annotated[
+        str | None, typer.Option("--html", metavar="FILE", help="Write a page, with its pictures inside.")
+    ] = None,
+    png: Annotated[str | None, typer.Option("--png", metavar="FILE", help="Write the pictures.")] = None,
+    as_json: _Json = False,
+    left_config: Annotated[
+        list[str] | None, typer.Option("--left-config", metavar="NAME=VALUE", help="A setting of the left side.")
+    ] = None,
+    right_config: Annotated[
+        list[str] | None, typer.Option("--right-config", metavar="NAME=VALUE", help="A setting of the right side.")
+    ] = None,
+    master: _Master = "local[*]",
+    spark: _Spark = None,
+    config: Config = None,
+) -> int:
+    """Compare two topics, or a topic and an archive: 0 is the same, 1 different, 2 could not be compared."""
+    from kclient.cli.audit import AuditWanted, audit
+
+    return audit(
+        left, right, bootstrap, (config or [], left_config or [], right_config or []),
+        AuditWanted(by, overlap, tuple(ignore or ()), range_size, html, png, as_json), master=master,
         spark_settings=parse_config(spark, "--spark"),
     )  # fmt: skip

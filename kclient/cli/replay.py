@@ -22,7 +22,7 @@ _RANGE = re.compile(r"([^:=]+):(\d+)=(\d+)\.\.(\d+)", re.ASCII)
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ReplayWanted:
     """What is to be replayed, as the command's options say it; see `kclient.spark.replay`."""
 
     topics: Sequence[str]
@@ -59,7 +59,7 @@ def replay(
     source: str,
     bootstrap: str,
     config: list[str] | None,
-    wanted: Wanted,
+    wanted: ReplayWanted,
     *,
     dry_run: bool,
     as_json: bool,

@@ -23,14 +23,19 @@ from kclient.errors import MissingExtraError
 if TYPE_CHECKING:
     from kclient.spark.lag import LagListener as LagListener
     from kclient.spark.lag import QueryLag as QueryLag
+    from kclient.spark.pipelines import ArchivedTopic as ArchivedTopic
     from kclient.spark.pipelines import ArchiveError as ArchiveError
     from kclient.spark.pipelines import ArchiveSummary as ArchiveSummary
+    from kclient.spark.pipelines import AuditError as AuditError
+    from kclient.spark.pipelines import AuditReport as AuditReport
     from kclient.spark.pipelines import PipelineError as PipelineError
     from kclient.spark.pipelines import ReplayError as ReplayError
     from kclient.spark.pipelines import ReplaySummary as ReplaySummary
+    from kclient.spark.pipelines import TopicAt as TopicAt
     from kclient.spark.pipelines import TopicReplay as TopicReplay
     from kclient.spark.pipelines import TopicSummary as TopicSummary
     from kclient.spark.pipelines import archive as archive
+    from kclient.spark.pipelines import audit as audit
     from kclient.spark.pipelines import replay as replay
     from kclient.spark.ranges import DataLossError as DataLossError
     from kclient.spark.registry_values import from_registry as from_registry
@@ -41,6 +46,9 @@ if TYPE_CHECKING:
 _EXPORTS = {
     "ArchiveError": "kclient.spark.pipelines",
     "ArchiveSummary": "kclient.spark.pipelines",
+    "ArchivedTopic": "kclient.spark.pipelines",
+    "AuditError": "kclient.spark.pipelines",
+    "AuditReport": "kclient.spark.pipelines",
     "DataLossError": "kclient.spark.ranges",
     "ExactlyOnceError": "kclient.spark.sink_records",
     "KclientDataSource": "kclient.spark.source",
@@ -49,10 +57,12 @@ _EXPORTS = {
     "PipelineError": "kclient.spark.pipelines",
     "ReplayError": "kclient.spark.pipelines",
     "ReplaySummary": "kclient.spark.pipelines",
+    "TopicAt": "kclient.spark.pipelines",
     "TopicReplay": "kclient.spark.pipelines",
     "TopicSummary": "kclient.spark.pipelines",
     "archive": "kclient.spark.pipelines",
     "from_registry": "kclient.spark.registry_values",
+    "audit": "kclient.spark.pipelines",
     "replay": "kclient.spark.pipelines",
     "register": "kclient.spark.source",
 }
@@ -60,6 +70,9 @@ _EXPORTS = {
 __all__ = [
     "ArchiveError",
     "ArchiveSummary",
+    "ArchivedTopic",
+    "AuditError",
+    "AuditReport",
     "DataLossError",
     "ExactlyOnceError",
     "KclientDataSource",
@@ -68,9 +81,11 @@ __all__ = [
     "QueryLag",
     "ReplayError",
     "ReplaySummary",
+    "TopicAt",
     "TopicReplay",
     "TopicSummary",
     "archive",
+    "audit",
     "from_registry",
     "register",
     "replay",

@@ -27,14 +27,18 @@ from kclient.config import AdminConfig, ClientConfig, ConsumerConfig, ProducerCo
 from kclient.errors import ConfigError, IllegalStateError, KafkaError
 from kclient.schema_registry import RegisteredSchema, SchemaReference, SchemaRegistry
 from kclient.spark import (
+    ArchivedTopic,
     ArchiveSummary,
+    AuditReport,
     KclientDataSource,
     LagListener,
     QueryLag,
     ReplaySummary,
+    TopicAt,
     TopicReplay,
     TopicSummary,
     archive,
+    audit,
     from_registry,
     register,
     replay,
@@ -79,6 +83,11 @@ def archived(tmp: Path, **given: Any) -> Any:
 
 def replayed(tmp: Path, **given: Any) -> Any:
     return replay(**{"spark": SESSION, "source": tmp / "from", "settings": CLUSTERS_SETTINGS, **given})
+
+
+def audited(**given: Any) -> Any:
+    side = TopicAt("t", CLUSTERS_SETTINGS)
+    return audit(**{"spark": object(), "left": side, "right": side, **given})
 
 
 TRIED: dict[str, tuple[Any, Callable[[Any, Path], Any]]] = {
@@ -132,6 +141,14 @@ TRIED: dict[str, tuple[Any, Callable[[Any, Path], Any]]] = {
         f"replay({name})": (replay, lambda value, tmp, name=name: replayed(tmp, **{name: value}))  # type: ignore[arg-type]
         for name in inspect.signature(replay).parameters
     },
+    **{
+        f"audit({name})": (audit, lambda value, _, name=name: audited(**{name: value}))  # type: ignore[arg-type]
+        for name in inspect.signature(audit).parameters
+    },
+    "TopicAt(topic)": (TopicAt, lambda value, _: audited(left=TopicAt(value, CLUSTERS_SETTINGS))),
+    "TopicAt(settings)": (TopicAt, lambda value, _: audited(left=TopicAt("t", value))),
+    "ArchivedTopic(folder)": (ArchivedTopic, lambda value, _: audited(left=ArchivedTopic(value, "t"))),
+    "ArchivedTopic(topic)": (ArchivedTopic, lambda value, tmp: audited(left=ArchivedTopic(tmp, value))),
     "KclientDataSource": (KclientDataSource, lambda value, _: KclientDataSource(value).schema()),
     "LagListener": (LagListener, lambda value, _: LagListener(value)),
     "KclientDataSource.streamReader": (
@@ -343,6 +360,7 @@ ONLY_HANDED_OUT = {
     kclient.Delivery,
     ReplaySummary,
     TopicReplay,
+    AuditReport,
 }  # fmt: skip
 
 

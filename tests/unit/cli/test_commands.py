@@ -298,6 +298,11 @@ def test_an_interruption_beside_a_send_is_counted(
         (["pipeline", "replay", "--from", "x", "--rate", "0"], 2, "records_per_second is a number greater than 0"),
         (["pipeline", "replay", "--from", "x", "--id", "a:b"], 2, "a replay's id has at most 200 letters"),
         (["pipeline", "replay", "--from", "x", "-c", "acks=1", "-b", "a:1"], 2, "acks"),
+        (["pipeline", "audit", "t", "t@"], 2, "a side is TOPIC, TOPIC@HOST:PORT or TOPIC@archive:DIR, not 't@'"),
+        (["pipeline", "audit", "t@a:1", "t@b:1", "--by", "x"], 2, "an audit goes by one of auto, offset, order"),
+        (["pipeline", "audit", "t@a:1", "t@b:1", "--ignore", "x"], 2, "key, value, headers, timestamp, not 'x'"),
+        (["pipeline", "audit", "t@archive:x", "t@archive:y"], 2, "x holds no archive"),
+        (["pipeline", "audit", "t@a:1", "t@b:1", "-c", "group.id=g", "-c", "isolation.lvel=x"], 2, "did you mean"),
         (["pipeline", "replay", "--from", "nothing", "-b", "a:1"], 1, "nothing holds no archive"),
     ],
 )

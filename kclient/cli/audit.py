@@ -1,0 +1,159 @@
+"""`kclient pipeline audit`: two topics, or a topic and an archive, compared with Spark."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kclient.cli import output
+from kclient.cli.errors import UsageError, report
+from kclient.cli.settings import check_topic_name, client_settings, parse_config, refuse_group_settings, with_patience
+from kclient.cli.spark_session import check_spark, progress, shown, spark_session
+from kclient.cli.trouble import told, trying_for
+
+if TYPE_CHECKING:
+    from kclient.spark.pipelines import ArchivedTopic, AuditReport, TopicAt
+
+SAME, DIFFERENT, NOT_COMPARED = 0, 1, 2
+"""The exit codes."""
+_ARCHIVE = "archive:"
+
+
+@dataclass(frozen=True)
+class AuditWanted:
+    """How is compared, and what is written; see `kclient.spark.audit`."""
+
+    by: str
+    overlap: bool
+    ignore: tuple[str, ...]
+    range_size: int
+    html: str | None
+    png: str | None
+    as_json: bool
+
+
+def audit(
+    left: str,
+    right: str,
+    bootstrap: str,
+    config: tuple[Sequence[str], Sequence[str], Sequence[str]],
+    wanted: AuditWanted,
+    *,
+    master: str,
+    spark_settings: dict[str, str],
+) -> int:
+    """Compare, and print what was found; returns an exit code that says whether the sides are the same.
+
+    Args:
+        left: `TOPIC`, `TOPIC@ADDRESS` or `TOPIC@archive:DIR`.
+        right: likewise.
+        bootstrap: the address of a topic that has none.
+        config: settings of both sides, of the left one, and of the right one.
+        wanted: how.
+        master: where Spark runs.
+        spark_settings: its settings.
+    """
+    try:
+        found = _audited(left, right, bootstrap, config, wanted, master, spark_settings)
+    except Exception as error:  # noqa: BLE001  (whatever is wrong, 1 would say that they differ)
+        report(error)
+        return NOT_COMPARED
+    return SAME if found.same else DIFFERENT
+
+
+def _audited(
+    left: str,
+    right: str,
+    bootstrap: str,
+    config: tuple[Sequence[str], Sequence[str], Sequence[str]],
+    wanted: AuditWanted,
+    master: str,
+    spark_settings: dict[str, str],
+) -> AuditReport:
+    check_spark(spark_settings, "The audit pipeline")
+    from kclient.spark.pipelines import audit as run
+    from kclient.spark.pipelines.audit import check_audit
+    from kclient.spark.pipelines.audit_plots import check_matplotlib
+    from kclient.spark.pipelines.audit_sides import opened
+
+    sides = [
+        _side(text, bootstrap, [*config[0], *own])
+        for text, own in ((left, config[1]), (right, config[2]))
+    ]  # fmt: skip
+    arguments: dict[str, Any] = {
+        "by": wanted.by,
+        "overlap": wanted.overlap,
+        "ignore": wanted.ignore,
+        "range_size": wanted.range_size,
+    }
+    check_audit(sides[0], sides[1], **arguments)
+    if wanted.html is not None or wanted.png is not None:
+        check_matplotlib()
+    logging.getLogger("kclient").addHandler(logging.NullHandler())
+    # all that can be wrong is said before Spark takes its seconds to start
+    for side in sides:
+        asking, patience = _asking(side)
+        with told(output.note, going_on=trying_for(patience)), shown(f"looking at {side}"):
+            opened(asking)
+    with spark_session("kclient audit", master, spark_settings) as spark, progress() as bars:
+        found = run(spark, sides[0], sides[1], **arguments, progress=bars)
+    if wanted.html is not None:
+        found.write_html(wanted.html)
+    if wanted.png is not None:
+        found.write_png(wanted.png)
+    if wanted.as_json:
+        output.line(found.to_json())
+    else:
+        _print(found)
+    return found
+
+
+def _side(text: str, bootstrap: str, config: list[str]) -> TopicAt | ArchivedTopic:
+    from kclient.spark.pipelines import ArchivedTopic, TopicAt
+
+    topic, _, place = text.partition("@")
+    check_topic_name(topic)
+    if place.startswith(_ARCHIVE):
+        return ArchivedTopic(place.removeprefix(_ARCHIVE), topic)
+    if "@" in text and not place:
+        raise UsageError(f"a side is TOPIC, TOPIC@HOST:PORT or TOPIC@archive:DIR, not {text!r}")
+    parse_config(config)
+    settings = client_settings(place or bootstrap, config, refused=("key.deserializer", "value.deserializer"))
+    refuse_group_settings({name.replace("_", ".") for name in settings}, "an audit has none")
+    return TopicAt(topic, settings)
+
+
+def _asking(side: TopicAt | ArchivedTopic) -> tuple[TopicAt | ArchivedTopic, object]:
+    """The side with the patience of commands, and how long that is."""
+    from kclient.spark.pipelines import ArchivedTopic, TopicAt
+
+    if isinstance(side, ArchivedTopic):
+        return side, ""
+    asking, patience = with_patience(dict(side.settings))
+    return TopicAt(side.topic, asking), patience
+
+
+def _print(found: AuditReport) -> None:
+    from kclient.spark.pipelines.audit_report import GAP_COLUMNS, PARTITION_COLUMNS, parting_lines, partition_row
+
+    output.table(
+        PARTITION_COLUMNS,
+        [partition_row(each) for each in found.partitions],
+        title=f"{found.left}, and {found.right}: {found.summary()}, in {found.seconds:.1f} s",
+    )
+    if not output.is_terminal():
+        for parting in found.partings:
+            for line in parting_lines(parting):
+                output.say(line)
+        return
+    if found.gap_rows():
+        output.table(GAP_COLUMNS, found.gap_rows(), title="Offsets without a record")
+    for note in found.notes:
+        output.line(note)
+    if found.latency.records:
+        output.table(["latency", "ms"], list(found.latency.percentiles().items()))
+    for parting in found.partings:
+        for line in parting_lines(parting):
+            output.line(line)
