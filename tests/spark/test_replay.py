@@ -14,8 +14,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from kclient.errors import UnknownTopicOrPartitionError
+from kclient import ConfigResource, ConfigResourceType
+from kclient.errors import RecordTooLargeError, UnknownTopicOrPartitionError
 from kclient.spark import ReplayError, archive, replay
+from kclient.spark.pipelines import archive_reader, replay_tasks
+from kclient.spark.pipelines.replay import checked_settings
+from kclient.spark.pipelines.replay_planning import ReplaySelection
 from kclient.sync import Admin, Consumer, Producer
 from kclient.types import TopicPartition
 from tests import replay_deaths
@@ -339,3 +343,77 @@ def test_the_command(gateway: str, topic: str, tmp_path: Path) -> None:
     assert (told["records"], told["topics"][0]["total"], told["dry_run"]) == (7, 7, False)
     wrong = run("--offsets", "t=5")
     assert (wrong.returncode, "--offsets takes TOPIC:PARTITION=FIRST..END" in wrong.stderr) == (2, True)
+
+
+class AtTheSameTime(replay_deaths.ReplayHere):
+    """A run amid which another one is made."""
+
+    other: Any = None
+
+    def carry_out(self, *arguments: Any) -> Any:
+        self.other()
+        return super().carry_out(*arguments)
+
+
+def run_here(kind: type[replay_deaths.ReplayHere], broker: str, folder: Path, topic: str) -> replay_deaths.ReplayHere:
+    settings, asking = checked_settings({"bootstrap.servers": broker})
+    selection = ReplaySelection(topics=(topic,))
+    return kind(None, folder, settings, asking, selection, topic, False, None)
+
+
+@pytest.mark.parametrize("amid", ["before its tasks", "amid a transaction", "between transactions"])
+def test_two_runs_at_once(brokers: str, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, amid: str) -> None:
+    """The older one ends, and says why; whatever it had written is there once."""
+    expected = archived_numbers(tmp_path, topic, 60)
+    make(brokers, topic)
+    monkeypatch.setattr(archive_reader, "_BATCH_ROWS", 4)
+    monkeypatch.setattr(replay_tasks, "_TRANSACTION_S", 0.0 if amid == "between transactions" else 100.0)
+    older, newer = (run_here(kind, brokers, tmp_path, topic) for kind in (AtTheSameTime, replay_deaths.ReplayHere))
+    ran = []
+
+    def other() -> None:
+        if not ran:
+            ran.append(1)
+            assert newer.run().records == (
+                50 if amid == "between transactions" else 60
+            )  # 10 were committed by the older
+
+    within, calls = replay_tasks._within, []
+
+    def in_the_middle(*arguments: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 3:
+            other()
+        return within(*arguments)
+
+    if amid == "before its tasks":
+        older.other = other  # type: ignore[attr-defined]
+    else:
+        monkeypatch.setattr(replay_tasks, "_within", in_the_middle)
+        older.other = lambda: None  # type: ignore[attr-defined]
+    with pytest.raises(ReplayError, match=r"another (run|attempt)"):
+        older.run()
+    assert ran
+    assert values(brokers, topic) == expected
+
+
+@pytest.mark.parametrize(
+    ("size", "config", "message"),
+    [
+        (2_000_000, {}, "more than max.request.size"),
+        (500_000, {"max.message.bytes": "100000"}, r"\(max.message.bytes\)"),
+    ],
+)
+def test_records_that_are_too_large(
+    gateway: str, topic: str, tmp_path: Path, size: int, config: dict[str, str], message: str
+) -> None:
+    make_archive(tmp_path, topic, [Row(0, 0, b"small"), Row(0, 1, b"x" * size)])
+    make(gateway, topic, 1, **config)
+    with pytest.raises(RecordTooLargeError, match=message):
+        run_here(replay_deaths.ReplayHere, gateway, tmp_path, topic).run()
+    assert read(gateway, topic) == {}
+    if config:
+        with Admin(bootstrap_servers=gateway) as admin:
+            resource = ConfigResource(ConfigResourceType.TOPIC, topic)
+            admin.alter_configs({resource: {"max.message.bytes": "1000000"}})
+        assert run_here(replay_deaths.ReplayHere, gateway, tmp_path, topic).run().records == 2

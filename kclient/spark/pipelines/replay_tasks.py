@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kclient.errors import ProducerFencedError
+from kclient.errors import InvalidProducerEpochError, ProducerFencedError, TransactionAbortableError
 from kclient.spark.cluster import open_admin
 from kclient.spark.pipelines.archive_reader import PartitionReader, is_sorted, offsets_of
 from kclient.spark.pipelines.archive_view import ArchivedPartition
@@ -153,11 +153,19 @@ def _replay(job: ReplayJob, todo: Replayed, rate: Rate, pace: Pace) -> Partition
             producer.init_transactions()  # what an earlier attempt left open is ended, and it cannot commit any more
             before = _position(admin, job, names, todo)
             return _Partition(job, todo, producer, rate, pace, before).replay()
-    except ProducerFencedError as error:
-        raise ReplayError(
-            f"another attempt at {todo.place} has begun and goes on with it: the replay {job.replay} runs twice, or"
-            " Spark has tried the task again"
-        ) from error
+    except (ProducerFencedError, InvalidProducerEpochError) as error:
+        raise _superseded(job, todo) from error
+    except TransactionAbortableError as error:  # what made it one is what people can do something about
+        if isinstance(error.__cause__, InvalidProducerEpochError):
+            raise _superseded(job, todo) from error
+        raise (error.__cause__ or error) from None
+
+
+def _superseded(job: ReplayJob, todo: Replayed) -> ReplayError:
+    return ReplayError(
+        f"another attempt at {todo.place} has begun and goes on with it: the replay {job.replay} runs twice, or Spark"
+        " has tried the task again; or a transaction took longer than transaction.timeout.ms"
+    )
 
 
 def _position(admin: Admin, job: ReplayJob, names: ReplayNames, todo: Replayed) -> Position:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pytest
 
+from kclient.spark.pipelines.audit import stretches_of
 from kclient.spark.pipelines.audit_compare import Comparison, Rules
 from kclient.spark.pipelines.audit_results import Latency, RangeResult, by_partition, from_text, to_text
 from kclient.spark.pipelines.checksums import ContentSum
@@ -243,3 +244,30 @@ def test_checksums_do_not_hang_on_batches(seed: int) -> None:
 def test_latencies_are_kept_to_a_sixteenth() -> None:
     lags = pa.array([1000 * each for each in (-3, 0, 15, 31, 32, 33, 1001)], pa.int64())
     assert dict(Latency.of(lags).counts) == {-3: 1, 0: 1, 15: 1, 31: 1, 32: 2, 992: 1}
+
+
+class Bounds(NamedTuple):
+    """A side of which only its bounds are known."""
+
+    bounds: dict[int, tuple[int, int]]
+
+
+def stretched(left: dict[int, tuple[int, int]], right: dict[int, tuple[int, int]], **how: Any) -> list[tuple[Any, ...]]:
+    sides: Any = Bounds(left), Bounds(right)
+    return [
+        (each.partition, each.left, each.right)
+        for each in stretches_of(sides, **{"by_offset": True, "overlap": False, "size": 10, **how})
+    ]
+
+
+def test_which_task_compares_what() -> None:
+    assert stretched({0: (0, 25)}, {0: (3, 12)}) == [
+        (0, (0, 10), (3, 10)), (0, (10, 20), (10, 12)), (0, (20, 25), (20, 20)),
+    ]  # fmt: skip
+    assert stretched({0: (0, 25)}, {0: (3, 12)}, overlap=True) == [(0, (3, 12), (3, 12))]
+    assert stretched({0: (0, 5)}, {0: (7, 9)}, overlap=True) == [(0, (7, 7), (7, 7))]
+    assert stretched({0: (0, 25), 1: (0, 0)}, {2: (4, 8)}, by_offset=False) == [
+        (0, (0, 25), (0, 0)), (1, (0, 0), (0, 0)), (2, (0, 0), (4, 8)),
+    ]  # fmt: skip
+    assert stretched({0: (0, 0)}, {0: (0, 0)}) == [(0, (0, 0), (0, 0))]
+    assert stretched({0: (0, 0)}, {0: (1000, 1004)}) == [(0, (1000, 1000), (1000, 1004))]
