@@ -28,7 +28,7 @@ from kclient.protocol.messages import (
     TxnOffsetCommitRequest,
 )
 from kclient.spark.pipelines import archive_reader, replay_tasks
-from kclient.spark.pipelines.pace import Rate
+from kclient.spark.pipelines.rate_limiter import Rate
 from kclient.spark.pipelines.replay import ReplayRun, checked_settings
 from kclient.spark.pipelines.replay_planning import ReplaySelection, shares_of
 from kclient.spark.pipelines.replay_tasks import PartitionReceipt, Replayed, Replaying, ReplayJob, receipt_of

@@ -183,7 +183,7 @@ class LocalPeers:
                 for append in found.values():
                     if pace.over:
                         await pace.pause()
-                    if await _waited(append):
+                    if await _durable(append):
                         pace = Pace(flow)
         outcomes: list[Outcomes] = []
         for end, found in zip(ends, appends, strict=True):
@@ -227,7 +227,7 @@ def _bumps(end: EndOfTransaction) -> bool:
     return end.transaction_version >= _BUMPS_SINCE
 
 
-async def _waited(append: Append | int) -> bool:
+async def _durable(append: Append | int) -> bool:
     """Wait until it is durable; whether it was not."""
     if isinstance(append, int) or append.state >= AppendState.DURABLE:
         return False

@@ -86,8 +86,9 @@ def what_is_not_decided_is_read() -> AbstractContextManager[Any]:
 def markers_count_before_they_are_synced() -> AbstractContextManager[Any]:
     """It is complete, and the markers may be lost."""
 
-    async def at_once(_: Append | int) -> None:
+    async def at_once(_: Append | int) -> bool:
         """Nothing is waited for."""
+        return False
 
     def trusting(append: Append | int) -> int:
         return append if isinstance(append, int) else ErrorCode.NONE

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kclient.spark.pipelines.archive_view import ArchivedPartition, Piece
+from kclient.spark.pipelines.archive_view import ArchivedPartition, ArchivedPiece
 from kclient.spark.pipelines.manifest import ArchiveError
 
 if TYPE_CHECKING:
@@ -66,12 +66,12 @@ class PartitionReader:
             open_files = [cursor for cursor in open_files if cursor.advance()]
             yield from _merged(parts)
 
-    def _open(self, open_files: list[_Cursor], piece: Piece) -> None:
+    def _open(self, open_files: list[_Cursor], piece: ArchivedPiece) -> None:
         cursor = _Cursor(self._read(piece), self._folder / piece.path)
         if cursor.advance():
             open_files.append(cursor)
 
-    def _read(self, piece: Piece) -> Iterator[pyarrow.RecordBatch]:
+    def _read(self, piece: ArchivedPiece) -> Iterator[pyarrow.RecordBatch]:
         """A file's records of the partition and the range."""
         from pyarrow import ArrowException, parquet
 

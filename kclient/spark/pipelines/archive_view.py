@@ -23,7 +23,7 @@ _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 
 
 @dataclass(frozen=True)
-class Piece:
+class ArchivedPiece:
     """Row groups of one file that may hold records of a partition.
 
     Attributes:
@@ -61,7 +61,7 @@ class ArchivedPartition:
     partition: int
     start: int
     end: int
-    pieces: tuple[Piece, ...]
+    pieces: tuple[ArchivedPiece, ...]
 
     @property
     def rows(self) -> int:
@@ -185,7 +185,7 @@ def _partitions_of(
     for position in manifest.positions:
         if (position.topic, position.topic_id) == (topic, topic_id):
             ends[position.partition] = position.end
-    pieces: dict[int, list[Piece]] = defaultdict(list)
+    pieces: dict[int, list[ArchivedPiece]] = defaultdict(list)
     for file in files:
         for number in ends:
             piece = _piece_of(file, number, times)
@@ -197,7 +197,7 @@ def _partitions_of(
         yield ArchivedPartition(topic, topic_id, number, min(max(start, 0), end), end, own)
 
 
-def _piece_of(file: _File, partition: int, times: tuple[int, int]) -> Piece | None:
+def _piece_of(file: _File, partition: int, times: tuple[int, int]) -> ArchivedPiece | None:
     chosen = [
         (number, group)
         for number, group in enumerate(file.groups)
@@ -207,7 +207,7 @@ def _piece_of(file: _File, partition: int, times: tuple[int, int]) -> Piece | No
         return None
     groups = [group for _, group in chosen]
     rows = sum(group.rows for group in groups)
-    return Piece(
+    return ArchivedPiece(
         file.path,
         tuple(number for number, _ in chosen),
         min(group.offsets.least for group in groups),

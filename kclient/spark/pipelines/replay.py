@@ -33,7 +33,7 @@ from kclient.spark.pipelines.replay_planning import (
     shares_of,
 )
 from kclient.spark.pipelines.replay_records import Position, check_id
-from kclient.spark.pipelines.replay_target import ReplayTarget, TopicPlan
+from kclient.spark.pipelines.replay_target import ReplayTarget, TargetPlan
 from kclient.spark.pipelines.replay_tasks import (
     CLIENT,
     RECEIPT,
@@ -251,7 +251,7 @@ class ReplayRun:
             receipts = self._write(run, todo, positions)
         return self._summary(todo, positions, receipts, warnings)
 
-    def _plans(self) -> list[TopicPlan]:
+    def _plans(self) -> list[TargetPlan]:
         """What is wanted of the target, topic by topic, checked against what it is."""
         return self._target.plans(
             {topic: (self._selection.target_of(topic), self._selection.fingerprint(topic), parts)
@@ -266,7 +266,7 @@ class ReplayRun:
     def _partitions(self) -> list[ArchivedPartition]:
         return [each for every in self._sources.values() for each in every]
 
-    def _todo(self, plans: Sequence[TopicPlan]) -> list[Replayed]:
+    def _todo(self, plans: Sequence[TargetPlan]) -> list[Replayed]:
         anchors = {plan.topic: plan.anchors for plan in plans}
         every = (replayed(each, self._selection, anchors[each.topic]) for each in self._partitions())
         return [each for each in every if each is not None]

@@ -12,7 +12,7 @@ from kclient.arguments import as_names, as_partition, check_topic, shown
 from kclient.errors import ConfigError
 from kclient.spark.pipelines.archive_view import ArchivedPartition, ArchiveView
 from kclient.spark.pipelines.manifest import ArchiveError
-from kclient.spark.pipelines.pace import Rate
+from kclient.spark.pipelines.rate_limiter import Rate
 from kclient.spark.pipelines.replay_records import fingerprint_of
 from kclient.spark.pipelines.replay_tasks import Replayed
 from kclient.types import TopicPartition

@@ -38,7 +38,7 @@ _LOOK_S = 60.0
 
 
 @dataclass(frozen=True)
-class TopicPlan:
+class TargetPlan:
     """What is wanted of a target for one source topic.
 
     Attributes:
@@ -102,7 +102,7 @@ class ReplayTarget:
         starts: Mapping[tuple[str, int], int],
         *,
         keep_partitions: bool,
-    ) -> list[TopicPlan]:
+    ) -> list[TargetPlan]:
         """What is wanted, where the targets can take it.
 
         Args:
@@ -119,7 +119,7 @@ class ReplayTarget:
         for topic, (target, selection, partitions) in wanted.items():
             own = {number: start for (name, number), start in starts.items() if name == topic}
             topic_id = partitions[0].topic_id if partitions else ""
-            plan = TopicPlan(topic, topic_id, target, selection, own, counts[target])
+            plan = TargetPlan(topic, topic_id, target, selection, own, counts[target])
             if keep_partitions and plan.count > counts[target]:
                 raise ReplayError(
                     f"{target} has {counts[target]} partitions, and the archive has {plan.count} of {topic}: add"
@@ -144,7 +144,7 @@ class ReplayTarget:
         described = self._admin.describe_topics(sorted(targets)) if targets else {}
         return {name: len(each.partitions) for name, each in described.items()}
 
-    def _with_claim(self, plan: TopicPlan, *, stable: bool = True) -> TopicPlan:
+    def _with_claim(self, plan: TargetPlan, *, stable: bool = True) -> TargetPlan:
         """The plan with its claim; `stable` waits for one about to be committed, which only the driver's id can end."""
         names = ReplayNames(self._replay, plan.topic)
         anchor = TopicPartition(plan.target, 0)
@@ -163,7 +163,7 @@ class ReplayTarget:
         claim.check(names, plan.topic_id, plan.selection)
         return replace(plan, claim=claim, anchors=claim.anchors)
 
-    def warnings(self, plans: Sequence[TopicPlan]) -> list[str]:
+    def warnings(self, plans: Sequence[TargetPlan]) -> list[str]:
         """What the targets will do to records, by their settings."""
         from kclient import ConfigResource, ConfigResourceType
 
@@ -190,12 +190,12 @@ class ReplayTarget:
 
     # ------------------------------------------------------------------ claims
 
-    def look(self, plans: Sequence[TopicPlan], *, append: bool) -> dict[tuple[str, int], Position]:
+    def look(self, plans: Sequence[TargetPlan], *, append: bool) -> dict[tuple[str, int], Position]:
         """As `claim` and `positions`, but nothing is written."""
         self._check_free(plans, append=append)
         return self.positions([plan for plan in plans if plan.claim is not None])
 
-    def claim(self, plans: Sequence[TopicPlan], run: str, manifest: int, *, append: bool) -> list[TopicPlan]:
+    def claim(self, plans: Sequence[TargetPlan], run: str, manifest: int, *, append: bool) -> list[TargetPlan]:
         """Claim the targets for this run: claims, and positions of partitions that had none, in one transaction.
 
         Raises:
@@ -225,7 +225,7 @@ class ReplayTarget:
         return [self._with_claim(plan) for plan in plans]
 
     def _claims(
-        self, plans: Sequence[TopicPlan], run: str, manifest: int
+        self, plans: Sequence[TargetPlan], run: str, manifest: int
     ) -> dict[str, dict[TopicPartition, OffsetAndMetadata]]:
         found: dict[str, dict[TopicPartition, OffsetAndMetadata]] = defaultdict(dict)
         for plan in plans:
@@ -238,7 +238,7 @@ class ReplayTarget:
                 found[group][anchor] = Position(plan.starts.get(number, 0), 0, manifest).committed()
         return found
 
-    def _check_free(self, plans: Sequence[TopicPlan], *, append: bool) -> None:
+    def _check_free(self, plans: Sequence[TargetPlan], *, append: bool) -> None:
         ours = {plan.target for plan in plans if plan.claim is not None}
         for target in sorted({plan.target for plan in plans} - ours):
             if not append:
@@ -276,7 +276,7 @@ class ReplayTarget:
 
     # ------------------------------------------------------------------ positions
 
-    def positions(self, plans: Sequence[TopicPlan]) -> dict[tuple[str, int], Position]:
+    def positions(self, plans: Sequence[TargetPlan]) -> dict[tuple[str, int], Position]:
         """By source topic and partition, where it is.
 
         Raises:

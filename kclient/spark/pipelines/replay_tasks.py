@@ -15,7 +15,7 @@ from kclient.spark.pipelines.archive_reader import PartitionReader, is_sorted, o
 from kclient.spark.pipelines.archive_view import ArchivedPartition
 from kclient.spark.pipelines.failures import ReplayError
 from kclient.spark.pipelines.manifest import ArchiveError
-from kclient.spark.pipelines.pace import Pace, Rate
+from kclient.spark.pipelines.rate_limiter import Rate, RateLimiter
 from kclient.spark.pipelines.replay_records import Claim, Position, ReplayNames
 from kclient.types import ConsumerGroupMetadata, TopicPartition
 
@@ -125,9 +125,9 @@ class Replaying:
         for batch in numbers:
             for number in batch.column(0).to_pylist():
                 partitions, part = self._shares[number]
-                pace = Pace(self._job.rate.share(part), time.monotonic())
+                throttle = RateLimiter(self._job.rate.share(part), time.monotonic())
                 rate = self._job.rate.share(part)
-                texts = [json.dumps(asdict(_replay(self._job, each, rate, pace))) for each in partitions]
+                texts = [json.dumps(asdict(_replay(self._job, each, rate, throttle))) for each in partitions]
                 yield pyarrow.RecordBatch.from_arrays([pyarrow.array(texts, pyarrow.string())], names=["receipt"])
 
 
@@ -136,7 +136,7 @@ def receipt_of(text: str) -> PartitionReceipt:
     return PartitionReceipt(**json.loads(text))
 
 
-def _replay(job: ReplayJob, todo: Replayed, rate: Rate, pace: Pace) -> PartitionReceipt:
+def _replay(job: ReplayJob, todo: Replayed, rate: Rate, throttle: RateLimiter) -> PartitionReceipt:
     """One partition, from its position on.
 
     Raises:
@@ -152,7 +152,7 @@ def _replay(job: ReplayJob, todo: Replayed, rate: Rate, pace: Pace) -> Partition
         with Producer(settings) as producer, open_admin(settings) as admin:
             producer.init_transactions()  # what an earlier attempt left open is ended, and it cannot commit any more
             before = _position(admin, job, names, todo)
-            return _Partition(job, todo, producer, rate, pace, before).replay()
+            return _Partition(job, todo, producer, rate, throttle, before).replay()
     except (ProducerFencedError, InvalidProducerEpochError) as error:
         raise _superseded(job, todo) from error
     except TransactionAbortableError as error:  # what made it one is what people can do something about
@@ -189,13 +189,13 @@ class _Partition:
     """Replays one partition: transactions, each of some records and the position behind them."""
 
     def __init__(
-        self, job: ReplayJob, todo: Replayed, producer: Producer, rate: Rate, pace: Pace, before: Position
+        self, job: ReplayJob, todo: Replayed, producer: Producer, rate: Rate, throttle: RateLimiter, before: Position
     ) -> None:
         self._job = job
         self._todo = todo
         self._producer = producer
         self._rate = rate
-        self._pace = pace
+        self._throttle = throttle
         self._before = before
         self._records = 0
         self._size = 0
@@ -231,7 +231,7 @@ class _Partition:
         if not piece.num_rows:
             return
         size = piece.nbytes
-        pause = self._pace.wait(time.monotonic(), piece.num_rows, size)
+        pause = self._throttle.wait(time.monotonic(), piece.num_rows, size)
         if pause:
             if self._open_for() + pause >= _TRANSACTION_S:  # brokers abort one that is open for long
                 self._commit()

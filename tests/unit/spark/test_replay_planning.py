@@ -11,7 +11,7 @@ import pytest
 from kclient.errors import ConfigError
 from kclient.spark import ArchiveError, ReplayError, replay
 from kclient.spark.pipelines.archive_view import ArchivedPartition, ArchiveView
-from kclient.spark.pipelines.pace import Rate
+from kclient.spark.pipelines.rate_limiter import Rate
 from kclient.spark.pipelines.replay_planning import ReplaySelection, checked_selection, planned, replayed, shares_of
 from kclient.spark.pipelines.replay_records import Claim, Position, ReplayNames
 from kclient.spark.pipelines.replay_tasks import Replayed

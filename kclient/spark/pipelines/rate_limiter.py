@@ -38,7 +38,7 @@ class Rate:
         return max(1, int(found))
 
 
-class Pace:
+class RateLimiter:
     """Says how long to wait before what comes next."""
 
     def __init__(self, rate: Rate, now: float) -> None:

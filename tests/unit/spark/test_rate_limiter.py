@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from kclient.spark.pipelines.pace import Pace, Rate
+from kclient.spark.pipelines.rate_limiter import Rate, RateLimiter
 
 
 def test_no_limit() -> None:
     assert Rate().rows_at_once(1000, 1 << 20) == 1000
-    assert Pace(Rate(), 0).wait(0, 1_000_000, 1 << 30) == 0
+    assert RateLimiter(Rate(), 0).wait(0, 1_000_000, 1 << 30) == 0
 
 
 def test_records_of_a_second() -> None:
-    pace, now, sent = Pace(Rate(records=100), 50.0), 50.0, 0
+    pace, now, sent = RateLimiter(Rate(records=100), 50.0), 50.0, 0
     while sent < 1000:
         now += pace.wait(now, 25, 10**9)
         sent += 25
@@ -21,14 +21,14 @@ def test_records_of_a_second() -> None:
 
 
 def test_bytes_count_where_they_are_slower() -> None:
-    pace = Pace(Rate(records=100, bytes=1000), 0)
+    pace = RateLimiter(Rate(records=100, bytes=1000), 0)
     assert pace.wait(0, 10, 5000) == 0
     assert pace.wait(0, 10, 10) == 5
     assert pace.wait(5, 10, 10) == pytest.approx(0.1)
 
 
 def test_a_pause_is_made_up_for_by_a_second_only() -> None:
-    pace = Pace(Rate(records=10), 0)
+    pace = RateLimiter(Rate(records=10), 0)
     assert [pace.wait(100, 10, 0) for _ in range(3)] == [0, 0, 1]
 
 
