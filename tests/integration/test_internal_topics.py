@@ -62,7 +62,9 @@ async def test_they_are_told_of_and_refused(bootstrap: str, topic: str) -> None:
             assert joined.results_by_partition[0].partition_error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
             who = m.DescribeProducersRequestTopicRequest(name=name, partition_indexes=[0])
             (producers,) = (await wire(m.DescribeProducersRequest(topics=[who]), 0)).topics[0].partitions
-            assert (producers.error_code, producers.active_producers) == (0, [])
+            assert producers.error_code == 0
+            if name == STATE:  # in the other one are those that have committed offsets in transactions, of other tests
+                assert producers.active_producers == []
             settings = m.DescribeConfigsResource(
                 resource_type=2, resource_name=name,
                 configuration_keys=["cleanup.policy", "compression.type", "segment.bytes", "min.insync.replicas"],

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import nullcontext
+from typing import Any
 
 import pytest
 
@@ -184,9 +185,9 @@ def test_only_a_broker_that_is_silent_is_waited_for(gateway: str, topic: str, mo
     options = options_for(gateway, topic, **{"kafkaConsumer.pollTimeoutMs": "700"})
     original = Consumer.poll_arrow
 
-    def nothing(consumer: Consumer, timeout: float, columns: Sequence[str]) -> object:
+    def nothing(consumer: Consumer, timeout: float, **options: Any) -> object:
         consumer.pause(consumer.assignment())
-        return original(consumer, timeout, columns=columns)
+        return original(consumer, timeout, **options)
 
     monkeypatch.setattr(Consumer, "poll_arrow", nothing)
     with pytest.raises(KafkaTimeoutError, match="nothing arrived for 700 ms at offset 0 of 5; the topic is there"):
