@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from kclient.arguments import shown
 from kclient.errors import KafkaError
+from kclient.spark.told_offsets import told_with
 from kclient.types import OffsetAndMetadata, TopicPartition
 
 FORMAT = 1
@@ -124,7 +125,7 @@ class Decision:
         Raises:
             ExactlyOnceError: It was not, or by a newer kclient.
         """
-        told = _metadata(group, offset)
+        told = told_with(group, offset, FORMAT, ExactlyOnceError, _foreign)
         try:
             anchor = Anchor(topic, int(told["partitions"]))
             return cls(offset.offset, anchor, int(told["tasks"]), str(told["rows"]), int(told["numbers"]))
@@ -163,26 +164,11 @@ class TaskRecord:
         Raises:
             ExactlyOnceError: It was not, or by a newer kclient.
         """
-        told = _metadata(group, offset)
+        told = told_with(group, offset, FORMAT, ExactlyOnceError, _foreign)
         try:
             return cls(offset.offset, int(told["tasks"]), TaskRows(int(told["count"]), str(told["rows"])))
         except (KeyError, TypeError, ValueError):
             raise _foreign(group, offset) from None
-
-
-def _metadata(group: str, offset: OffsetAndMetadata) -> Mapping[str, int | str]:
-    try:
-        told = json.loads(offset.metadata)
-    except ValueError:
-        raise _foreign(group, offset) from None
-    if not isinstance(told, dict) or not isinstance(told.get("format"), int):
-        raise _foreign(group, offset)
-    if told["format"] > FORMAT:
-        raise ExactlyOnceError(
-            f"the group {group} was written by a newer kclient (format {told['format']}, and this one knows {FORMAT}): "
-            "go on with that version"
-        )
-    return told
 
 
 def _foreign(group: str, offset: OffsetAndMetadata) -> ExactlyOnceError:

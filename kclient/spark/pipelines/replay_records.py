@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from kclient.arguments import shown
 from kclient.errors import ConfigError
 from kclient.spark.pipelines.failures import ReplayError
+from kclient.spark.told_offsets import told_with
 from kclient.types import OffsetAndMetadata, TopicPartition
 
 FORMAT = 1
@@ -105,7 +106,7 @@ class Claim:
         Raises:
             ReplayError: It was not, or by a newer kclient.
         """
-        told = _metadata(group, offset)
+        told = told_with(group, offset, FORMAT, ReplayError, _foreign)
         try:
             return cls(
                 str(told["topic_id"]), str(told["selection"]), str(told["run"]), int(told["partitions"]),
@@ -158,26 +159,11 @@ class Position:
         Raises:
             ReplayError: It was not, or by a newer kclient.
         """
-        told = _metadata(group, offset)
+        told = told_with(group, offset, FORMAT, ReplayError, _foreign)
         try:
             return cls(offset.offset, int(told["records"]), int(told["manifest"]))
         except (KeyError, TypeError, ValueError):
             raise _foreign(group, offset) from None
-
-
-def _metadata(group: str, offset: OffsetAndMetadata) -> Mapping[str, Any]:
-    try:
-        told = json.loads(offset.metadata)
-    except ValueError:
-        raise _foreign(group, offset) from None
-    if not isinstance(told, dict) or not isinstance(told.get("format"), int):
-        raise _foreign(group, offset)
-    if told["format"] > FORMAT:
-        raise ReplayError(
-            f"the group {group} was written by a newer kclient (format {told['format']}, and this one knows {FORMAT}): "
-            "go on with that version"
-        )
-    return told
 
 
 def _foreign(group: str, offset: OffsetAndMetadata) -> ReplayError:

@@ -11,20 +11,8 @@ import pytest
 from kclient.errors import SerializationError
 from kclient.schema_registry import SchemaRegistry
 from kclient.schema_registry.readers import reader_for
-from tests.registry_server import RegistryServer, framed, serving_registry
+from tests.registry_server import RegistryServer, framed
 from tests.unit.schema_registry.test_values import avro, logical, record
-
-
-@pytest.fixture
-def server():
-    with serving_registry() as server:
-        yield server
-
-
-@pytest.fixture
-def registry(server: RegistryServer):
-    with SchemaRegistry(server.url) as registry:
-        yield registry
 
 
 def decimal(digits: int, scale: int) -> dict[str, Any]:

@@ -26,12 +26,6 @@ def server(monkeypatch: pytest.MonkeyPatch):
         yield server
 
 
-@pytest.fixture
-def registry(server: RegistryServer):
-    with SchemaRegistry(server.url) as registry:
-        yield registry
-
-
 def test_a_schema_is_asked_for_once(server: RegistryServer, registry: SchemaRegistry) -> None:
     first, second = server.register("a/b", '"int"'), server.register("a/b", '"long"')
     for _ in range(2):

@@ -10,21 +10,9 @@ import pytest
 from kclient.errors import SerializationError
 from kclient.schema_registry import SchemaRegistry
 from kclient.schema_registry.readers import reader_for
-from tests.registry_server import RegistryServer, framed, serving_registry
+from tests.registry_server import RegistryServer, framed
 
 TEXT, NUMBER = {"type": "string"}, {"type": "integer"}
-
-
-@pytest.fixture
-def server():
-    with serving_registry() as server:
-        yield server
-
-
-@pytest.fixture
-def registry(server: RegistryServer):
-    with SchemaRegistry(server.url) as registry:
-        yield registry
 
 
 @pytest.fixture

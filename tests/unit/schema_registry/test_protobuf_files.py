@@ -15,19 +15,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, duration_pb2, text_
 from kclient.errors import SerializationError
 from kclient.schema_registry import SchemaRegistry
 from kclient.schema_registry.readers import reader_for
-from tests.registry_server import RegistryServer, framed, serving_registry
-
-
-@pytest.fixture
-def server():
-    with serving_registry() as server:
-        yield server
-
-
-@pytest.fixture
-def registry(server: RegistryServer):
-    with SchemaRegistry(server.url) as registry:
-        yield registry
+from tests.registry_server import RegistryServer, framed
 
 
 def told(text: str) -> str:

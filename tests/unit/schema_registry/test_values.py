@@ -22,18 +22,6 @@ from tests.protobuf_files import ORDER, PART, message_class, serialized
 from tests.registry_server import RegistryServer, framed, serving_registry
 
 
-@pytest.fixture
-def server():
-    with serving_registry() as server:
-        yield server
-
-
-@pytest.fixture
-def registry(server: RegistryServer):
-    with SchemaRegistry(server.url) as registry:
-        yield registry
-
-
 def avro(schema, value) -> bytes:
     out = io.BytesIO()
     fastavro.schemaless_writer(out, fastavro.parse_schema(json.loads(json.dumps(schema))), value)
