@@ -74,10 +74,11 @@ class LargeBuffers:
             if len(buffers[index]) == size and _references(buffers, index) == _UNREAD:
                 self._begin = index + 1
                 return memoryview(buffers[index])[:length]
+        if not (self._fits(size) or self._make_room(size)):
+            return bytearray(length)  # whoever holds it counts what it asked for
         made = bytearray(size)
-        if self._fits(size) or self._make_room(size):
-            self._buffers.append(made)
-            self._count(size)
+        self._buffers.append(made)
+        self._count(size)
         return memoryview(made)[:length]
 
     def _make_room(self, size: int) -> bool:

@@ -48,22 +48,27 @@ class ReceiveBuffers:
             # a small frame must not hold a large buffer
             if size <= len(buffer) <= 2 * size and _is_free(buffer):
                 return memoryview(buffer)[:size]
-        buffer = bytearray(-(-size // SMALLEST) * SMALLEST)  # rounded up: frames are rarely of the same size
-        self._keep(buffer)
-        return memoryview(buffer)[:size]
+        made = self._keep(-(-size // SMALLEST) * SMALLEST)  # frames are rarely of the same size
+        # whoever holds one that is not kept counts what it asked for
+        return memoryview(bytearray(size) if made is None else made)[:size]
 
-    def _keep(self, buffer: bytearray) -> None:
-        """Use a buffer again, rather than older ones, if there is room for it."""
+    def _keep(self, size: int) -> bytearray | None:
+        """A new buffer that is used again, rather than older ones; None if there is no room for it."""
         account = self._account
         most = MOST_BYTES if account is None else account.limit
-        kept = [*self._buffers, buffer]
-        while len(kept) > MOST_BUFFERS or sum(map(len, kept)) > most:
-            del kept[0]
-        more = 0 if account is None else sum(map(len, kept)) - account.held
-        if account is None or more <= 0 or account.has_room(more):
-            self._buffers = kept
-            if account is not None:
-                account.add(more)
+        if size > most:
+            return None
+        kept = self._buffers
+        while len(kept) >= MOST_BUFFERS or sum(map(len, kept)) + size > most:
+            kept = kept[1:]
+        more = 0 if account is None else sum(map(len, kept)) + size - account.held
+        if account is not None and more > 0 and not account.has_room(more):
+            return None
+        buffer = bytearray(size)
+        self._buffers = [*kept, buffer]
+        if account is not None:
+            account.add(more)
+        return buffer
 
     def _find_account(self) -> None:
         """Count with the event loop that runs in the thread now: several may do so one after the other."""
