@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from kclient.cli import output
 from kclient.cli.errors import UsageError
@@ -15,19 +16,42 @@ if TYPE_CHECKING:
     from kclient.spark.pipelines import ArchiveSummary
 
 
+@dataclass(frozen=True)
+class ArchiveWanted:
+    """What is to be archived, as the options of the command say it."""
+
+    topics: list[str]
+    pattern: str | None
+    allow_data_loss: bool
+    restart_recreated: bool
+    max_offsets: int | None
+    min_partitions: int | None
+
+    def arguments(self) -> dict[str, Any]:
+        """Those of the pipeline."""
+        return {
+            "topics": self.topics,
+            "pattern": self.pattern,
+            "fail_on_data_loss": not self.allow_data_loss,
+            "restart_recreated": self.restart_recreated,
+            "max_offsets": self.max_offsets,
+            "min_partitions": self.min_partitions,
+        }
+
+
 def archive(
-    topics: list[str],
+    destination: str,
     bootstrap: str,
     config: list[str] | None,
+    wanted: ArchiveWanted,
     *,
-    pattern: str | None,
-    destination: str,
+    dry_run: bool,
+    as_json: bool,
     master: str,
     spark_settings: dict[str, str],
-    allow_data_loss: bool,
-    restart_recreated: bool,
 ) -> int:
     """Archive what no earlier run has archived, and print a summary."""
+    topics, pattern = wanted.topics, wanted.pattern
     if bool(topics) == (pattern is not None):
         raise UsageError("say what to archive: topics, or --pattern")
     check_spark(spark_settings, "The archive pipeline")
@@ -41,21 +65,40 @@ def archive(
     check_selection(settings, topics=topics, pattern=pattern)
     logging.getLogger("kclient").addHandler(logging.NullHandler())
     asking, patience = with_patience(settings)
+    arguments = wanted.arguments()
     with told(output.note, going_on=trying_for(patience)):
-        check_topics(asking, topics=topics, pattern=pattern)
-    with spark_session("kclient archive", master, spark_settings) as spark, progress() as shown:
-        summary = run(
-            spark, destination, settings, topics=topics, pattern=pattern, fail_on_data_loss=not allow_data_loss,
-            restart_recreated=restart_recreated, progress=shown,
-        )  # fmt: skip
-    _print(summary)
+        if dry_run:
+            summary = run(None, destination, asking, **arguments, dry_run=True)
+        else:
+            check_topics(asking, topics=topics, pattern=pattern)
+    if not dry_run:
+        with spark_session("kclient archive", master, spark_settings) as spark, progress() as shown:
+            summary = run(spark, destination, settings, **arguments, progress=shown)
+    if as_json:
+        output.line(summary.to_json())
+    else:
+        _print(summary)
+    for topic in summary.topics:
+        if topic.lost:
+            output.warn(f"{topic.topic}: {topic.lost} offsets were gone before they were archived")
     return 0
 
 
 def _print(summary: ArchiveSummary) -> None:
+    if summary.dry_run:
+        output.table(
+            ["topic", "partitions", "offsets to read"],
+            [(topic.topic, topic.partitions, topic.offsets) for topic in summary.topics],
+            title=f"An archive to {summary.destination} would take",
+        )
+        _print_remaining(summary)
+        return
     rows = [(topic.topic, topic.partitions, topic.records, topic.files, topic.size) for topic in summary.topics]
     title = f"{summary.records} records to {summary.destination} in {summary.seconds:.1f} s"
     output.table(["topic", "partitions", "records", "files", "bytes"], rows, title=title)
-    for topic in summary.topics:
-        if topic.lost:
-            output.warn(f"{topic.topic}: {topic.lost} offsets were gone before they were archived")
+    _print_remaining(summary)
+
+
+def _print_remaining(summary: ArchiveSummary) -> None:
+    if summary.remaining:
+        output.note(f"{summary.remaining} offsets are left to later runs")

@@ -44,15 +44,24 @@ def pipeline_archive(
             "--restart-recreated", help="Archive topics that were deleted and created again from their new start."
         ),
     ] = False,
+    max_offsets: Annotated[
+        int | None, typer.Option("--max-offsets", metavar="N", min=1, help="Take about so many; later runs go on.")
+    ] = None,
+    min_partitions: Annotated[
+        int | None,
+        typer.Option("--min-partitions", metavar="N", min=1, help="Read with so many tasks at least."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be archived.")] = False,
+    as_json: _Json = False,
     config: Config = None,
 ) -> int:
     """Archive topics as Parquet, by topic and UTC date; what earlier runs have archived is left out."""
-    from kclient.cli.pipeline import archive
+    from kclient.cli.pipeline import ArchiveWanted, archive
 
+    wanted = ArchiveWanted(topics or [], pattern, allow_data_loss, restart_recreated, max_offsets, min_partitions)
     return archive(
-        topics or [], bootstrap, config, pattern=pattern, destination=destination, master=master,
-        spark_settings=parse_config(spark, "--spark"), allow_data_loss=allow_data_loss,
-        restart_recreated=restart_recreated,
+        destination, bootstrap, config, wanted, dry_run=dry_run, as_json=as_json, master=master,
+        spark_settings=parse_config(spark, "--spark"),
     )  # fmt: skip
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
+from typing import TypeVar
 
-from kclient.types import TopicPartition
+P = TypeVar("P", bound=Hashable)
 
 
-def limited(
-    starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], most: int
-) -> dict[TopicPartition, int]:
+def limited(starts: Mapping[P, int], ends: Mapping[P, int], most: int) -> dict[P, int]:
     """Ends so that there are about `most` offsets in all, shared out in proportion to what each partition has.
 
     A partition that has anything gets at least one, so that small ones are not starved.

@@ -12,13 +12,14 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from kclient.spark import ArchiveError, DataLossError, archive
 from kclient.spark.pipelines.archive import ArchiveRun
 from kclient.spark.pipelines.folder import ArchiveFolder
+from kclient.spark.pipelines.receipts import ReadReceipt
 from kclient.sync import Admin, Producer
 from kclient.types import TopicPartition
 from tests.spark.archives import archived, create, expected, fill, recreate, staged
@@ -50,6 +51,47 @@ def test_runs_continue_where_the_last_one_ended(spark: SparkSession, broker: str
     assert archive(spark, tmp_path / "out", settings, topics=[topic]).records == 10
     assert archived(tmp_path / "out") == expected(topic, range(60))
     assert staged(tmp_path / "out") == []
+
+
+def test_runs_that_take_so_many_each_end_with_all(spark: SparkSession, broker: str, topic: str, tmp_path: Path) -> None:
+    create(broker, topic)
+    settings = {"bootstrap.servers": broker}
+    fill(broker, topic, range(50))
+    steps: list[tuple[str, int, int]] = []
+    looked = archive(None, tmp_path / "out", settings, topics=[topic], max_offsets=20, dry_run=True)
+    assert (looked.dry_run, looked.manifest, looked.remaining) == (True, None, 30)
+    assert [(each.topic, each.partitions, each.offsets, each.records) for each in looked.topics] == [(topic, 2, 20, 0)]
+    assert not (tmp_path / "out").exists()
+    for number, remaining in ((1, 30), (2, 10), (3, 0)):
+        done = archive(
+            spark, tmp_path / "out", settings, topics=[topic], max_offsets=20, min_partitions=5,
+            progress=lambda *step: steps.append(step),
+        )  # fmt: skip
+        assert (done.manifest, done.remaining, done.records) == (number, remaining, 20 if remaining else 10)
+        assert sum(each.offsets for each in done.topics) == done.records
+    assert archived(tmp_path / "out") == expected(topic, range(50))
+    assert ("read", 20, 20) in steps
+    assert archive(None, tmp_path / "out", settings, topics=[topic], dry_run=True).topics == ()
+    told = json.loads(looked.to_json())
+    assert (told["destination"], told["remaining"], told["records"]) == (str(tmp_path / "out"), 30, 0)
+
+
+def test_large_partitions_are_read_by_several_tasks(
+    spark: SparkSession, broker: str, topic: str, tmp_path: Path
+) -> None:
+    create(broker, topic)
+    fill(broker, topic, range(40))
+    read: list[list[str]] = []
+
+    class Watched(ArchiveRun):
+        def commit(self, number: Any, staged: Any, todo: Any, receipts: Any, last: Any) -> Any:
+            read.append([str(each.wanted) for each in receipts if isinstance(each, ReadReceipt)])
+            return super().commit(number, staged, todo, receipts, last)
+
+    settings = {"bootstrap.servers": broker}
+    Watched(spark, tmp_path / "out", settings, [topic], None, True, False, None, min_partitions=8).run()
+    assert len(set(read[0])) == len(read[0]) == 8
+    assert archived(tmp_path / "out") == expected(topic, range(40))
 
 
 def test_spark_reads_the_archive_by_topic_and_date(

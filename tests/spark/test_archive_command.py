@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import signal
@@ -48,6 +49,32 @@ def test_archives(tmp_path: Path, gateway: str, topic: str) -> None:
     assert header[:3] == ["topic", "partitions", "records"]
     assert (row[0], row[2]) == (topic, "100")
     assert list(target.glob(f"topic={topic}/date=*/*.parquet"))
+
+
+def test_a_dry_run_says_what_would_be_archived(tmp_path: Path, gateway: str, topic: str) -> None:
+    create(gateway, topic)
+    fill(gateway, topic, range(10))
+    arguments = (topic, "--to", tmp_path / "archive", "--max-offsets", "4", "--dry-run")
+    done = run(*arguments, gateway=gateway, JAVA_HOME="/nonexistent")  # without Spark
+    assert done.returncode == 0, done.stderr
+    header, row = (line.split("\t") for line in done.stdout.splitlines())
+    assert (header, row) == (["topic", "partitions", "offsets to read"], [topic, "2", "4"])
+    done = run(*arguments, "--json", gateway=gateway, JAVA_HOME="/nonexistent")
+    assert json.loads(done.stdout)["remaining"] == 6
+    code, shown = shown_on_a_terminal(command(*arguments, gateway=gateway))
+    assert code == 0
+    assert "6 offsets are left to later runs" in shown
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_summary_as_json(tmp_path: Path, gateway: str, topic: str) -> None:
+    create(gateway, topic)
+    fill(gateway, topic, range(10))
+    done = run(topic, "--to", tmp_path, "--min-partitions", "4", "--json", gateway=gateway)
+    assert (done.returncode, done.stderr) == (0, "")
+    told = json.loads(done.stdout)
+    assert (told["manifest"], told["records"], told["remaining"], told["dry_run"]) == (1, 10, 0, False)
+    assert told["topics"][0]["size"] == sum(path.stat().st_size for path in tmp_path.glob("topic=*/date=*/*.parquet"))
 
 
 def test_what_is_lost_is_said(tmp_path: Path, gateway: str, topic: str) -> None:

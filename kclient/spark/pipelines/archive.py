@@ -6,15 +6,16 @@ stage, verify, commit, move. Killed anywhere, the next run leaves no record out 
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kclient.arguments import as_names, check_callback, check_topic, shown
+from kclient.arguments import as_count, as_names, check_callback, check_topic, shown
 from kclient.errors import ConfigError
 from kclient.records.arrow import COLUMN_NAMES
 from kclient.spark.cluster import LiveCluster
@@ -29,7 +30,7 @@ from kclient.spark.pipelines.planning import ArchivePlan, archivable_topics, pla
 from kclient.spark.pipelines.receipts import ReadReceipt, Receipt, from_text, verified_files
 from kclient.spark.pipelines.settings import text_settings
 from kclient.spark.pipelines.tasks import PROGRESS, READ, WRITE, Reading, Writing, progress_of
-from kclient.spark.ranges import OffsetRange
+from kclient.spark.ranges import OffsetRange, split_ranges
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,7 +40,17 @@ _OnProgress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class TopicSummary:
-    """What one run archived of a topic: `size` is in bytes, `lost` counts offsets that were gone already."""
+    """What one run archived of a topic, or in a dry run would archive.
+
+    Attributes:
+        topic: its name.
+        partitions: of how many of its partitions.
+        records: how many records were written; 0 in a dry run.
+        files: into how many files; 0 in a dry run.
+        size: the files' bytes; 0 in a dry run.
+        lost: how many offsets were gone before they were archived.
+        offsets: how many offsets were read: records, and what is between them.
+    """
 
     topic: str
     partitions: int
@@ -47,25 +58,41 @@ class TopicSummary:
     files: int
     size: int
     lost: int = 0
+    offsets: int = 0
 
 
 @dataclass(frozen=True)
 class ArchiveSummary:
-    """What one run did. `manifest` is None when there was nothing new; `seconds` is the run's wall time."""
+    """What one run did, or in a dry run would do.
+
+    Attributes:
+        destination: the archive's folder.
+        manifest: the number of the run's manifest; None when there was nothing new, and in a dry run.
+        topics: by topic.
+        seconds: the run's wall time.
+        dry_run: whether nothing was written.
+        remaining: how many offsets that were there are left to later runs, because of `max_offsets`.
+    """
 
     destination: Path
     manifest: int | None
     topics: tuple[TopicSummary, ...]
     seconds: float
+    dry_run: bool = False
+    remaining: int = 0
 
     @property
     def records(self) -> int:
         """How many records the run archived, of all topics."""
         return sum(topic.records for topic in self.topics)
 
+    def to_json(self) -> str:
+        """As one JSON object."""
+        return json.dumps({**asdict(self), "destination": str(self.destination), "records": self.records})
+
 
 def archive(
-    spark: SparkSession,
+    spark: SparkSession | None,
     destination: str | Path,
     settings: Mapping[str, Any],
     *,
@@ -73,12 +100,15 @@ def archive(
     pattern: str | None = None,
     fail_on_data_loss: bool = True,
     restart_recreated: bool = False,
+    max_offsets: int | None = None,
+    min_partitions: int | None = None,
+    dry_run: bool = False,
     progress: _OnProgress | None = None,
 ) -> ArchiveSummary:
     """Archives what the topics hold now and no earlier run has archived.
 
     Args:
-        spark: the session that does the work; its settings are left as they are.
+        spark: the session that does the work; its settings are left as they are. A dry run needs none.
         destination: a folder on a file system that driver and workers share, as a path or a `file:` URL. Parquet files
             come to lie in `topic=NAME/date=YYYY-MM-DD/`; `_kclient/` holds the manifests.
         settings: the consumer's settings by their Java names; `bootstrap.servers` is required. `isolation.level` is
@@ -88,21 +118,30 @@ def archive(
         fail_on_data_loss: raise when records were deleted before they were archived; else go on with what is there.
         restart_recreated: archive a topic that was deleted and created again since an earlier run from its new start;
             else that is an error, since its offsets are others than those that the archive holds.
+        max_offsets: how many offsets the run takes, of all partitions together and about: each gets its share, and one
+            at least; later runs go on. All if None.
+        min_partitions: how many tasks read at least, as Spark's `minPartitions`: large ranges are split. One for each
+            partition of the topics if None.
+        dry_run: only look, and say what would be done.
         progress: called with the step's name (`plan`, `read`, `write`, `publish`), what is done and what there is, as
             the run goes on: topics' offsets that were read, records that were written, files that were moved.
 
     Raises:
         ConfigError: a setting is wrong, or the destination is none that archives can be written to.
+        TypeError, ValueError: `max_offsets` or `min_partitions` is no number from 1 on.
         UnknownTopicOrPartitionError: a topic does not exist.
         ArchiveError: another run is at work in the folder, it cannot be written or is not shared with the workers, a
             newer release wrote it, a topic was created again, or the brokers give no topic ids (Kafka before 2.8).
             Nothing was archived, or the next run goes on.
         DataLossError: records are gone that no run archived, and `fail_on_data_loss` is true.
     """
+    if not dry_run and not hasattr(spark, "sparkContext"):
+        raise ConfigError("archive needs a Spark session of its own process; one of Spark Connect has no job groups")
     run = ArchiveRun(
-        spark, local_folder(destination), settings, topics, pattern, fail_on_data_loss, restart_recreated, progress
-    )
-    return run.run()
+        spark, local_folder(destination), settings, topics, pattern, fail_on_data_loss, restart_recreated, progress,
+        max_offsets=max_offsets, min_partitions=min_partitions,
+    )  # fmt: skip
+    return run.look() if dry_run else run.run()
 
 
 def check_folder(destination: str | Path) -> None:
@@ -143,7 +182,7 @@ class ArchiveRun:
 
     def __init__(
         self,
-        spark: SparkSession,
+        spark: SparkSession | None,
         destination: Path,
         settings: Mapping[str, Any],
         topics: Sequence[str],
@@ -151,18 +190,25 @@ class ArchiveRun:
         fail_on_data_loss: bool,
         restart_recreated: bool,
         progress: _OnProgress | None,
+        *,
+        max_offsets: int | None = None,
+        min_partitions: int | None = None,
     ) -> None:
-        if not hasattr(spark, "sparkContext"):
-            raise ConfigError(
-                "archive needs a Spark session of its own process; one of Spark Connect has no job groups"
-            )
         check_callback(progress, "progress")
         self._spark = spark
         self._folder = ArchiveFolder(destination)
         self._options = _read_options(settings, topics, pattern, fail_on_data_loss)
         self._restart_recreated = restart_recreated
+        self._max_offsets = as_count(max_offsets, "max_offsets")
+        self._min_partitions = as_count(min_partitions, "min_partitions")
         self._report = progress or (lambda step, done, total: None)
-        self._compression = _codec(spark)
+        self._compression = None if spark is None else _codec(spark)
+
+    def look(self) -> ArchiveSummary:
+        """What a run would do; nothing is written, and another run may be at work."""
+        started = time.monotonic()
+        todo = self.plan(self._folder.last())
+        return self._summary(None, todo, (), todo.lost, started, dry_run=True)
 
     def run(self) -> ArchiveSummary:
         started = time.monotonic()
@@ -170,13 +216,13 @@ class ArchiveRun:
             last = self.recover()
             todo = self.plan(last)
             if not todo.ranges and not _moves(todo, last):
-                return ArchiveSummary(self._folder.destination, None, (), time.monotonic() - started)
+                return self._summary(None, todo, (), (), started)
             number = last.number + 1 if last else 1
             with self._folder.run(number) as staged:
                 receipts = self.stage(staged, todo.ranges)
                 manifest = self.commit(number, staged, todo, receipts, last)
             self.publish(manifest)
-        return _summary(self._folder.destination, manifest, time.monotonic() - started)
+        return self._summary(manifest.number, todo, manifest.files, manifest.lost, started)
 
     def recover(self) -> Manifest | None:
         """Finishes the moves of the last committed run, and forgets runs that were never committed."""
@@ -190,7 +236,7 @@ class ArchiveRun:
         """Fixes topic ids and offsets: from where the last run ended to where each partition ends now."""
         self._report("plan", 0, 1)
         with LiveCluster(self._options.settings) as cluster:
-            todo = plan(cluster, self._options, last, restart_recreated=self._restart_recreated)
+            todo = plan(cluster, self._options, last, restart_recreated=self._restart_recreated, most=self._max_offsets)
         self._report("plan", 1, 1)
         return todo
 
@@ -198,15 +244,19 @@ class ArchiveRun:
         """Tasks read just these ranges and write them as Parquet below the staging folder; returns what they say."""
         if not ranges:
             return []
+        spark, compression = self._spark, self._compression
+        assert spark is not None, "a dry run writes nothing"
+        assert compression is not None
         (staged.folder / PROGRESS).mkdir()
-        pieces = [OffsetRange(r.topic, r.partition, r.start, r.end, r.topic_id) for r in ranges]
-        numbers = self._spark.range(0, len(pieces), 1, len(pieces))
+        whole = [OffsetRange(r.topic, r.partition, r.start, r.end, r.topic_id) for r in ranges]
+        pieces = split_ranges(whole, self._min_partitions, None)
+        numbers = spark.range(0, len(pieces), 1, len(pieces))
         records = numbers.mapInArrow(Reading(self._options, pieces, staged).run, SCHEMA)
         # Without it every task would write a file for each date it meets: small files by the thousand. The hint
         # brings a date's records together, and splits what would be too large for one task.
         gathered = records.hint("rebalance", "topic", "day").sortWithinPartitions("topic", "day", "partition", "offset")
         ids = {each.topic: each.topic_id for each in ranges}
-        written = gathered.mapInArrow(Writing(staged, ids, self._compression).run, RECEIPTS)
+        written = gathered.mapInArrow(Writing(staged, ids, compression).run, RECEIPTS)
         total = sum(map(len, pieces))
 
         def look() -> None:
@@ -222,7 +272,7 @@ class ArchiveRun:
                 raise cause_of(error) from error
             return [from_text(row.receipt) for row in rows]
 
-        return run_job(self._spark.sparkContext, f"kclient-archive-{staged.run}", "kclient archive", collect, look)
+        return run_job(spark.sparkContext, f"kclient-archive-{staged.run}", "kclient archive", collect, look)
 
     def commit(
         self, number: int, staged: StagedRun, todo: ArchivePlan, receipts: Sequence[Receipt], last: Manifest | None
@@ -251,6 +301,20 @@ class ArchiveRun:
     def _publish(self, manifest: Manifest) -> None:
         _keep_names_text(self._folder.destination, manifest)
         self._folder.publish(manifest)
+
+    def _summary(
+        self,
+        number: int | None,
+        todo: ArchivePlan,
+        files: Sequence[ArchivedFile],
+        lost: Sequence[ArchivedRange],
+        started: float,
+        *,
+        dry_run: bool = False,
+    ) -> ArchiveSummary:
+        topics = _by_topic(todo.ranges, files, lost)
+        seconds = time.monotonic() - started
+        return ArchiveSummary(self._folder.destination, number, topics, seconds, dry_run, todo.remaining)
 
 
 _NUMBER = re.compile(r"[\d.-]|(nan|inf|infinity|true|false|null)$", re.IGNORECASE)
@@ -333,28 +397,30 @@ def _lost(receipts: Sequence[Receipt]) -> list[ArchivedRange]:
     ]
 
 
-def _summary(destination: Path, manifest: Manifest, seconds: float) -> ArchiveSummary:
-    partitions: dict[str, int] = defaultdict(int)
-    for archived in manifest.ranges:
-        partitions[archived.topic] += 1
-    lost: dict[str, int] = defaultdict(int)
-    for gone in manifest.lost:
-        lost[gone.topic] += gone.end - gone.start
-    files: dict[str, list[ArchivedFile]] = defaultdict(list)
-    for file in manifest.files:
-        files[_topic_of(file.path)].append(file)
-    topics = tuple(
+def _by_topic(
+    ranges: Sequence[ArchivedRange], files: Sequence[ArchivedFile], lost: Sequence[ArchivedRange]
+) -> tuple[TopicSummary, ...]:
+    read: dict[str, list[int]] = defaultdict(list)
+    for archived in ranges:
+        read[archived.topic].append(archived.end - archived.start)
+    gone: dict[str, int] = defaultdict(int)
+    for each in lost:
+        gone[each.topic] += each.end - each.start
+    written: dict[str, list[ArchivedFile]] = defaultdict(list)
+    for file in files:
+        written[_topic_of(file.path)].append(file)
+    return tuple(
         TopicSummary(
             topic,
-            partitions[topic],
-            sum(file.rows for file in files[topic]),
-            len(files[topic]),
-            sum(file.size for file in files[topic]),
-            lost[topic],
+            len(read[topic]),
+            sum(file.rows for file in written[topic]),
+            len(written[topic]),
+            sum(file.size for file in written[topic]),
+            gone[topic],
+            sum(read[topic]),
         )
-        for topic in sorted(partitions.keys() | lost.keys())
+        for topic in sorted(read.keys() | gone.keys())
     )
-    return ArchiveSummary(destination, manifest.number, topics, seconds)
 
 
 def _topic_of(path: str) -> str:

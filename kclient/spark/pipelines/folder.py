@@ -139,7 +139,8 @@ class ArchiveFolder:
                 gone, and what these archived would be archived again.
         """
         with explained("the manifests cannot be read"):
-            paths = list(self._manifests.iterdir())
+            # where nothing was ever archived there is none to look into, and a dry run makes none
+            paths = list(self._manifests.iterdir()) if self._manifests.exists() else []
         found = {int(match[1]): path for path in paths if (match := _MANIFEST.fullmatch(path.name))}
         numbers = sorted(found, reverse=True)
         last = self._read(found[numbers[0]]) if numbers else None

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kclient.errors import KafkaError
+from kclient.spark.admission import limited
 from kclient.spark.cluster import NO_TOPIC_ID, KnownTopic, TopicView
 from kclient.spark.options import ReadOptions
 from kclient.spark.pipelines.manifest import ArchivedRange, ArchiveError, Manifest
@@ -31,10 +32,19 @@ class ArchivePlan:
     """Where each partition stands afterwards, of those that were looked at."""
     lost: tuple[ArchivedRange, ...]
     """What is gone already, and was never archived."""
+    remaining: int = 0
+    """Offsets that are there now, and are left to later runs."""
 
 
-def plan(cluster: TopicView, options: ReadOptions, last: Manifest | None, *, restart_recreated: bool) -> ArchivePlan:
-    """Fixes topic ids and offsets.
+def plan(
+    cluster: TopicView,
+    options: ReadOptions,
+    last: Manifest | None,
+    *,
+    restart_recreated: bool,
+    most: int | None = None,
+) -> ArchivePlan:
+    """Fixes topic ids and offsets: about `most` of these, as Spark's `maxOffsetsPerTrigger`; all if it is None.
 
     Raises:
         UnknownTopicOrPartitionError: a topic does not exist.
@@ -53,7 +63,7 @@ def plan(cluster: TopicView, options: ReadOptions, last: Manifest | None, *, res
         if all(name in now and now[name].topic_id == topic.topic_id for name, topic in topics.items()):
             if found.lost and options.fail_on_data_loss:
                 raise _loss(found.lost, options.lenience)
-            return found
+            return found if most is None else _limited(found, most)
         time.sleep(_PAUSE_S)
     raise ArchiveError("topics are deleted and created again all the time; nothing was archived, run again later")
 
@@ -134,6 +144,21 @@ def _plan(
         if start < end:
             ranges.append(whole)
     return ArchivePlan(tuple(ranges), tuple(positions), tuple(lost))
+
+
+def _limited(found: ArchivePlan, most: int) -> ArchivePlan:
+    """A part of it: each partition gets its share, and goes on from there the next time."""
+    whole = {each.key: each for each in found.positions}
+    ends = limited(
+        {key: each.start for key, each in whole.items()}, {key: each.end for key, each in whole.items()}, most
+    )
+    positions = tuple(replace(each, end=ends[key]) for key, each in whole.items())
+    ranges = tuple(each for each in positions if each.start < each.end)
+    return replace(found, ranges=ranges, positions=positions, remaining=_size(found.ranges) - _size(ranges))
+
+
+def _size(ranges: Collection[ArchivedRange]) -> int:
+    return sum(each.end - each.start for each in ranges)
 
 
 def _key(partition: TopicPartition, topic_id: str) -> tuple[str, str, int]:

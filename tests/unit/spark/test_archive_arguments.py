@@ -12,7 +12,7 @@ import pytest
 
 from kclient.config.secret import Secret
 from kclient.errors import AuthenticationError, ConfigError, KafkaError
-from kclient.spark import ArchiveError, DataLossError
+from kclient.spark import ArchiveError, DataLossError, archive
 from kclient.spark.pipelines.archive import ArchiveRun
 from kclient.spark.pipelines.job import cause_of
 from kclient.spark.pipelines.places import local_folder
@@ -131,7 +131,7 @@ def test_what_is_wrong_is_said(settings: Mapping[str, Any], more: dict[str, Any]
 def test_spark_connect_is_told() -> None:
     connect: Any = SimpleNamespace()
     with pytest.raises(ConfigError, match="Spark Connect has no job groups"):
-        ArchiveRun(connect, Path("x"), BROKER, ["t"], None, True, False, None)
+        archive(connect, "x", BROKER, topics=["t"])
 
 
 SPARK_SAYS = """Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times, most recent failure: Lost task 0.0

@@ -35,9 +35,10 @@ def planned(
     topics: str = "a",
     lenient: bool = False,
     restart: bool = False,
+    most: int | None = None,
 ) -> ArchivePlan:
     options = parse_read_options({"kafka.bootstrap.servers": "x:1", "subscribe": topics})
-    return plan(cluster, replace(options, fail_on_data_loss=not lenient), last, restart_recreated=restart)
+    return plan(cluster, replace(options, fail_on_data_loss=not lenient), last, restart_recreated=restart, most=most)
 
 
 def spans(ranges: Sequence[ArchivedRange]) -> list[tuple[int, int, int]]:
@@ -49,6 +50,29 @@ def test_the_first_run_takes_all_there_is_and_remembers_every_partition() -> Non
     assert spans(found.ranges) == [(0, 5, 20)]
     assert spans(found.positions) == [(0, 5, 20), (1, 0, 0)]
     assert found.lost == ()
+
+
+def test_a_run_that_takes_so_many_leaves_the_rest_and_starves_nobody() -> None:
+    cluster = FakeCluster({A0: (100, 1100), A1: (0, 2)})
+    found = planned(cluster, most=100)
+    assert spans(found.ranges) == [(0, 100, 199), (1, 0, 1)]
+    assert spans(found.positions) == spans(found.ranges)
+    assert found.remaining == 902
+    runs, last = 1, Manifest(1, "run", (), (), found.positions)
+    while found.remaining:
+        found = planned(cluster, last, most=100)
+        runs, last = runs + 1, Manifest(runs + 1, "run", (), (), found.positions)
+    assert (runs, spans(found.ranges)[-1][2]) == (11, 1100)
+    assert not planned(cluster, last, most=100).ranges
+    assert planned(cluster, most=1002).remaining == 0
+
+
+def test_what_is_lost_is_told_once_where_a_run_takes_few() -> None:
+    cluster = FakeCluster({A0: (50, 60), A1: (0, 0)})
+    found = planned(cluster, archived((0, 20), (1, 0)), lenient=True, most=5)
+    assert (spans(found.lost), spans(found.ranges)) == ([(0, 20, 50)], [(0, 50, 55)])
+    found = planned(cluster, archived((0, 55), (1, 0)), lenient=True, most=5)
+    assert (found.lost, found.remaining) == ((), 0)
 
 
 def test_a_later_run_goes_on_where_the_last_one_ended() -> None:
