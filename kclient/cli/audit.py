@@ -75,11 +75,11 @@ def _audited(
     check_spark(spark_settings, "The audit pipeline")
     from kclient.spark.pipelines import audit as run
     from kclient.spark.pipelines.audit import check_audit
-    from kclient.spark.pipelines.audit_plots import check_matplotlib
     from kclient.spark.pipelines.audit_sides import opened
+    from kclient.spark.pipelines.report_page import check_matplotlib
 
     sides = [
-        _side(text, bootstrap, [*config[0], *own])
+        side_of(text, bootstrap, [*config[0], *own])
         for text, own in ((left, config[1]), (right, config[2]))
     ]  # fmt: skip
     arguments: dict[str, Any] = {
@@ -90,11 +90,11 @@ def _audited(
     }
     check_audit(sides[0], sides[1], **arguments)
     if wanted.html is not None or wanted.png is not None:
-        check_matplotlib()
+        check_matplotlib("The picture of an audit")
     logging.getLogger("kclient").addHandler(logging.NullHandler())
     # all that can be wrong is said before Spark takes its seconds to start
     for side in sides:
-        asking, patience = _asking(side)
+        asking, patience = asking_side(side)
         with told(output.note, going_on=trying_for(patience)), shown(f"looking at {side}"):
             opened(asking)
     with spark_session("kclient audit", master, spark_settings) as spark, progress() as bars:
@@ -110,7 +110,8 @@ def _audited(
     return found
 
 
-def _side(text: str, bootstrap: str, config: list[str]) -> TopicAt | ArchivedTopic:
+def side_of(text: str, bootstrap: str, config: list[str], what: str = "an audit") -> TopicAt | ArchivedTopic:
+    """The side that `TOPIC`, `TOPIC@ADDRESS` or `TOPIC@archive:DIR` means."""
     from kclient.spark.pipelines import ArchivedTopic, TopicAt
 
     topic, _, place = text.partition("@")
@@ -121,11 +122,11 @@ def _side(text: str, bootstrap: str, config: list[str]) -> TopicAt | ArchivedTop
         raise UsageError(f"a side is TOPIC, TOPIC@HOST:PORT or TOPIC@archive:DIR, not {text!r}")
     parse_config(config)
     settings = client_settings(place or bootstrap, config, refused=("key.deserializer", "value.deserializer"))
-    refuse_group_settings({name.replace("_", ".") for name in settings}, "an audit has none")
+    refuse_group_settings({name.replace("_", ".") for name in settings}, f"{what} has none")
     return TopicAt(topic, settings)
 
 
-def _asking(side: TopicAt | ArchivedTopic) -> tuple[TopicAt | ArchivedTopic, object]:
+def asking_side(side: TopicAt | ArchivedTopic) -> tuple[TopicAt | ArchivedTopic, object]:
     """The side with the patience of commands, and how long that is."""
     from kclient.spark.pipelines import ArchivedTopic, TopicAt
 

@@ -158,3 +158,28 @@ def pipeline_audit(
         AuditWanted(by, overlap, tuple(ignore or ()), range_size, html, png, as_json), master=master,
         spark_settings=parse_config(spark, "--spark"),
     )  # fmt: skip
+
+
+@pipeline_app.command("stats", cls=Command)
+def pipeline_stats(
+    source: _Side,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    per: Annotated[str, typer.Option("--per", metavar="minute|hour|day", help="Tell rates by it.")] = "hour",
+    top: Annotated[int, typer.Option("--top", metavar="N", min=1, help="Tell so many keys.")] = 20,
+    no_keys: Annotated[bool, typer.Option("--no-keys", help="Count no keys, which is quicker.")] = False,
+    html: Annotated[
+        str | None, typer.Option("--html", metavar="FILE", help="Write a page, with its pictures inside.")
+    ] = None,
+    png: Annotated[str | None, typer.Option("--png", metavar="FILE", help="Write the pictures.")] = None,
+    as_json: _Json = False,
+    master: _Master = "local[*]",
+    spark: _Spark = None,
+    config: Config = None,
+) -> int:
+    """Count what a topic, or an archive of it, holds: sizes, rates, partitions and keys."""
+    from kclient.cli.stats import StatsWanted, stats
+
+    return stats(
+        source, bootstrap, config or [], StatsWanted(per, not no_keys, top, html, png, as_json), master=master,
+        spark_settings=parse_config(spark, "--spark"),
+    )  # fmt: skip

@@ -28,15 +28,21 @@ if TYPE_CHECKING:
     from kclient.spark.pipelines import ArchiveSummary as ArchiveSummary
     from kclient.spark.pipelines import AuditError as AuditError
     from kclient.spark.pipelines import AuditReport as AuditReport
+    from kclient.spark.pipelines import KeyShare as KeyShare
+    from kclient.spark.pipelines import KeyStats as KeyStats
+    from kclient.spark.pipelines import PartitionStats as PartitionStats
     from kclient.spark.pipelines import PipelineError as PipelineError
     from kclient.spark.pipelines import ReplayError as ReplayError
     from kclient.spark.pipelines import ReplaySummary as ReplaySummary
+    from kclient.spark.pipelines import StatsError as StatsError
+    from kclient.spark.pipelines import StatsReport as StatsReport
     from kclient.spark.pipelines import TopicAt as TopicAt
     from kclient.spark.pipelines import TopicReplay as TopicReplay
     from kclient.spark.pipelines import TopicSummary as TopicSummary
     from kclient.spark.pipelines import archive as archive
     from kclient.spark.pipelines import audit as audit
     from kclient.spark.pipelines import replay as replay
+    from kclient.spark.pipelines import stats as stats
     from kclient.spark.ranges import DataLossError as DataLossError
     from kclient.spark.registry_values import from_registry as from_registry
     from kclient.spark.sink_records import ExactlyOnceError as ExactlyOnceError
@@ -64,6 +70,12 @@ _EXPORTS = {
     "from_registry": "kclient.spark.registry_values",
     "audit": "kclient.spark.pipelines",
     "replay": "kclient.spark.pipelines",
+    "KeyShare": "kclient.spark.pipelines",
+    "KeyStats": "kclient.spark.pipelines",
+    "PartitionStats": "kclient.spark.pipelines",
+    "StatsError": "kclient.spark.pipelines",
+    "StatsReport": "kclient.spark.pipelines",
+    "stats": "kclient.spark.pipelines",
     "register": "kclient.spark.source",
 }
 
@@ -76,11 +88,16 @@ __all__ = [
     "DataLossError",
     "ExactlyOnceError",
     "KclientDataSource",
+    "KeyShare",
+    "KeyStats",
     "LagListener",
+    "PartitionStats",
     "PipelineError",
     "QueryLag",
     "ReplayError",
     "ReplaySummary",
+    "StatsError",
+    "StatsReport",
     "TopicAt",
     "TopicReplay",
     "TopicSummary",
@@ -89,6 +106,7 @@ __all__ = [
     "from_registry",
     "register",
     "replay",
+    "stats",
 ]
 
 

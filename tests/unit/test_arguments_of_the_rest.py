@@ -31,9 +31,13 @@ from kclient.spark import (
     ArchiveSummary,
     AuditReport,
     KclientDataSource,
+    KeyShare,
+    KeyStats,
     LagListener,
+    PartitionStats,
     QueryLag,
     ReplaySummary,
+    StatsReport,
     TopicAt,
     TopicReplay,
     TopicSummary,
@@ -42,6 +46,7 @@ from kclient.spark import (
     from_registry,
     register,
     replay,
+    stats,
 )
 from kclient.spark.options import BATCH_OPTIONS, STREAMING_OPTIONS
 from kclient.testing import memory_broker
@@ -88,6 +93,10 @@ def replayed(tmp: Path, **given: Any) -> Any:
 def audited(**given: Any) -> Any:
     side = TopicAt("t", CLUSTERS_SETTINGS)
     return audit(**{"spark": object(), "left": side, "right": side, **given})
+
+
+def counted(**given: Any) -> Any:
+    return stats(**{"spark": object(), "source": TopicAt("t", CLUSTERS_SETTINGS), **given})
 
 
 TRIED: dict[str, tuple[Any, Callable[[Any, Path], Any]]] = {
@@ -147,6 +156,10 @@ TRIED: dict[str, tuple[Any, Callable[[Any, Path], Any]]] = {
     **{
         f"audit({name})": (audit, lambda value, _, name=name: audited(**{name: value}))  # type: ignore[arg-type]
         for name in inspect.signature(audit).parameters
+    },
+    **{
+        f"stats({name})": (stats, lambda value, _, name=name: counted(**{name: value}))  # type: ignore[arg-type]
+        for name in inspect.signature(stats).parameters
     },
     "TopicAt(topic)": (TopicAt, lambda value, _: audited(left=TopicAt(value, CLUSTERS_SETTINGS))),
     "TopicAt(settings)": (TopicAt, lambda value, _: audited(left=TopicAt("t", value))),
@@ -364,6 +377,10 @@ ONLY_HANDED_OUT = {
     ReplaySummary,
     TopicReplay,
     AuditReport,
+    KeyShare,
+    KeyStats,
+    PartitionStats,
+    StatsReport,
 }  # fmt: skip
 
 

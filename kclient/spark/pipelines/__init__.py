@@ -1,12 +1,15 @@
-"""Spark jobs that people run: `archive`, topics to Parquet, `replay`, back to topics, `audit`, which compares them."""
+"""Spark jobs that people run: `archive`, topics to Parquet, `replay`, back to topics, `audit` and `stats`."""
 
 from kclient.spark.pipelines.archive import ArchiveSummary, TopicSummary, archive
 from kclient.spark.pipelines.audit import audit
 from kclient.spark.pipelines.audit_report import AuditReport
 from kclient.spark.pipelines.audit_sides import ArchivedTopic, TopicAt
-from kclient.spark.pipelines.failures import AuditError, PipelineError, ReplayError
+from kclient.spark.pipelines.failures import AuditError, PipelineError, ReplayError, StatsError
 from kclient.spark.pipelines.manifest import ArchiveError
 from kclient.spark.pipelines.replay import ReplaySummary, TopicReplay, replay
+from kclient.spark.pipelines.stats import stats
+from kclient.spark.pipelines.stats_report import StatsReport
+from kclient.spark.pipelines.stats_results import KeyShare, KeyStats, PartitionStats
 
 __all__ = [
     "ArchiveError",
@@ -14,13 +17,19 @@ __all__ = [
     "ArchivedTopic",
     "AuditError",
     "AuditReport",
+    "KeyShare",
+    "KeyStats",
+    "PartitionStats",
     "PipelineError",
     "ReplayError",
     "ReplaySummary",
+    "StatsError",
+    "StatsReport",
     "TopicAt",
     "TopicReplay",
     "TopicSummary",
     "archive",
     "audit",
     "replay",
+    "stats",
 ]

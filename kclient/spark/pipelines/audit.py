@@ -18,7 +18,7 @@ from kclient.spark.pipelines.audit_report import AuditReport
 from kclient.spark.pipelines.audit_results import RangeResult, from_text, to_text
 from kclient.spark.pipelines.audit_sides import ArchivedTopic, ReadableSide, TopicAt, check_side, opened
 from kclient.spark.pipelines.failures import AuditError
-from kclient.spark.pipelines.job import cause_of, run_job
+from kclient.spark.pipelines.job import cause_of, run_job, tasks_done
 
 if TYPE_CHECKING:
     import pyarrow
@@ -194,14 +194,7 @@ def _compared(
         return [from_text(row.result) for row in rows]
 
     def look() -> None:
-        tracker = context.statusTracker()
-        done = tasks = 0
-        for job in tracker.getJobIdsForGroup(group):
-            about = tracker.getJobInfo(job)
-            for stage in about.stageIds if about is not None else ():
-                info = tracker.getStageInfo(stage)
-                if info is not None:
-                    done, tasks = done + info.numCompletedTasks, tasks + info.numTasks
+        done, tasks = tasks_done(context, group)
         if tasks:
             report("compare", total * done // tasks, total)
 

@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-import io
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from kclient.errors import MissingExtraError
+from kclient.spark.pipelines.report_page import Drawing, drawn
 
 if TYPE_CHECKING:
     from kclient.spark.pipelines.audit_results import Latency, RangeResult
 
 _LEFT, _RIGHT, _SAME, _DIFFERENT = "#3b6ea8", "#e0913a", "#7fbf8e", "#c0392b"
-
-
-def check_matplotlib() -> None:
-    """Whether pictures can be drawn.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
-    """
-    try:
-        import matplotlib as mpl  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("matplotlib", "plots", "The picture of an audit") from error
 
 
 def plots(partitions: Sequence[RangeResult], ranges: Sequence[RangeResult], latency: Latency, by: str) -> bytes:
@@ -39,21 +26,13 @@ def plots(partitions: Sequence[RangeResult], ranges: Sequence[RangeResult], late
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    check_matplotlib()
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    count = 3 if latency.records else 2
-    figure = Figure(figsize=(11, 3.4 * count), layout="constrained")
-    axes = figure.subplots(count, 1)
-    _draw_counts(axes[0], partitions)
-    _draw_ranges(axes[1], ranges, by)
+    drawings: list[Drawing] = [
+        lambda axes: _draw_counts(axes, partitions),
+        lambda axes: _draw_ranges(axes, ranges, by),
+    ]
     if latency.records:
-        _draw_latency(axes[2], latency)
-    FigureCanvasAgg(figure)
-    found = io.BytesIO()
-    figure.savefig(found, format="png")
-    return found.getvalue()
+        drawings.append(lambda axes: _draw_latency(axes, latency))
+    return drawn(drawings, "The picture of an audit")
 
 
 def _draw_counts(axes: Any, partitions: Sequence[RangeResult]) -> None:

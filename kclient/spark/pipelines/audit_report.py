@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from html import escape
@@ -13,14 +12,8 @@ from typing import Any
 
 from kclient.spark.pipelines.audit_plots import plots
 from kclient.spark.pipelines.audit_results import Latency, Parting, RangeResult, SideResult, by_partition
+from kclient.spark.pipelines.report_page import page, picture, table
 
-_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem; color: #222 }
-table { border-collapse: collapse; margin: 1rem 0 } td, th { padding: .25rem .75rem; border-bottom: 1px solid #ddd }
-th { text-align: left } td.number { text-align: right; font-variant-numeric: tabular-nums }
-.same { color: #1a7f37 } .different { color: #b3261e } pre { background: #f6f6f6; padding: .75rem; overflow: auto }
-img { max-width: 100% }
-"""
 _RANGES = 200
 """So many ranges are in a page; those that differ come first."""
 
@@ -126,27 +119,23 @@ class AuditReport:
         Raises:
             MissingExtraError: matplotlib is not installed.
         """
-        picture = base64.b64encode(plots(self.partitions, self.ranges, self.latency, self.by)).decode()
+        drawn = plots(self.partitions, self.ranges, self.latency, self.by)
         verdict = "same" if self.same else "different"
         parts = [
             f"<h1>Audit: <span class='{verdict}'>{verdict}</span></h1>",
             f"<p>{escape(self.summary())}</p>",
             f"<p>Left: {escape(self.left)}<br>Right: {escape(self.right)}</p>",
             *(f"<p>{escape(note)}</p>" for note in self.notes),
-            _table(PARTITION_COLUMNS, [partition_row(each) for each in self.partitions]),
-            f"<img alt='records, ranges and latency' src='data:image/png;base64,{picture}'>",
+            table(PARTITION_COLUMNS, [partition_row(each) for each in self.partitions]),
+            picture(drawn, "records, ranges and latency"),
             *(_parting_html(parting) for parting in self.partings),
             "<h2>Gaps</h2>",
-            _table(GAP_COLUMNS, self.gap_rows()),
+            table(GAP_COLUMNS, self.gap_rows()),
             *self._latency_html(),
             f"<h2>Ranges</h2><p>{len(self.ranges)}; those that differ come first.</p>",
-            _table(RANGE_COLUMNS, [range_row(each) for each in sorted(self.ranges, key=_worst_first)[:_RANGES]]),
+            table(RANGE_COLUMNS, [range_row(each) for each in sorted(self.ranges, key=_worst_first)[:_RANGES]]),
         ]
-        body = "\n".join(parts)
-        return (
-            f"<!doctype html>\n<html lang='en'><head><meta charset='utf-8'><title>Audit: {verdict}</title>"
-            f"<style>{_STYLE}</style></head><body>\n{body}\n</body></html>\n"
-        )
+        return page(f"Audit: {verdict}", parts)
 
     def gap_rows(self) -> list[tuple[object, ...]]:
         """Offsets that are missing, a row for each side of a partition that has gaps."""
@@ -164,7 +153,7 @@ class AuditReport:
         if not latency.records:
             return []
         rows = [(name, value) for name, value in latency.percentiles().items()]
-        return [f"<h2>Latency</h2><p>Of {latency.records} records, in milliseconds.</p>", _table(("", "ms"), rows)]
+        return [f"<h2>Latency</h2><p>Of {latency.records} records, in milliseconds.</p>", table(("", "ms"), rows)]
 
 
 PARTITION_COLUMNS = (
@@ -222,22 +211,3 @@ def parting_lines(parting: Parting) -> list[str]:
 
 def _parting_html(parting: Parting) -> str:
     return f"<pre>{escape(chr(10).join(parting_lines(parting)))}</pre>"
-
-
-def _table(columns: tuple[str, ...], rows: Sequence[tuple[object, ...]]) -> str:
-    if not rows:
-        return "<p>None.</p>"
-    head = "".join(f"<th>{escape(name)}</th>" for name in columns)
-    return f"<table><tr>{head}</tr>{''.join(f'<tr>{_cells(row)}</tr>' for row in rows)}</table>"
-
-
-def _cells(row: tuple[object, ...]) -> str:
-    return "".join(_cell(cell) for cell in row)
-
-
-def _cell(cell: object) -> str:
-    if isinstance(cell, bool):
-        return f"<td class='{'same' if cell else 'different'}'>{'yes' if cell else 'no'}</td>"
-    if isinstance(cell, int):
-        return f"<td class='number'>{cell}</td>"
-    return f"<td>{escape(str(cell))}</td>"

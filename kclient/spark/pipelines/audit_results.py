@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
+from kclient.spark.pipelines.histogram import Histogram
+
 _SHOWN_BYTES = 60
-_PERCENTILES = (50.0, 90.0, 99.0, 99.9, 100.0)
-_FINE = 4
-"""Latencies are kept to so many binary digits: within a sixteenth."""
 
 
 @dataclass(frozen=True)
@@ -109,53 +108,15 @@ class SideResult:
         )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Latency:
-    """How long records took from one side to the other.
-
-    Attributes:
-        counts: how many, by milliseconds, which are rounded down to a sixteenth.
-    """
-
-    counts: Mapping[int, int] = field(default_factory=dict)
+class Latency(Histogram):
+    """How long records took from one side to the other, in milliseconds."""
 
     @classmethod
-    def of(cls, lags: Any) -> Self:
+    def of(cls, numbers: Any) -> Self:
         """Of a column of microseconds."""
         from pyarrow import compute
 
-        counts: dict[int, int] = {}
-        for pair in compute.value_counts(compute.divide(lags, 1000)).to_pylist():
-            bucket = _rounded(pair["values"])
-            counts[bucket] = counts.get(bucket, 0) + pair["counts"]
-        return cls(counts)
-
-    def __add__(self, other: Latency) -> Latency:
-        return Latency(
-            {each: self.counts.get(each, 0) + other.counts.get(each, 0) for each in {*self.counts, *other.counts}}
-        )
-
-    @property
-    def records(self) -> int:
-        """How many were measured."""
-        return sum(self.counts.values())
-
-    def percentiles(self) -> dict[str, int]:
-        """Milliseconds that so many percent of the records took at most."""
-        found, total, reached = {}, self.records, 0
-        wanted = list(_PERCENTILES)
-        for bucket in sorted(self.counts):
-            reached += self.counts[bucket]
-            while wanted and reached * 100 >= wanted[0] * total:
-                found[f"p{wanted.pop(0):g}"] = bucket
-        return found
-
-
-def _rounded(milliseconds: int) -> int:
-    size = abs(milliseconds)
-    shift = max(0, size.bit_length() - _FINE - 1)
-    rounded = size >> shift << shift
-    return rounded if milliseconds >= 0 else -rounded
+        return super().of(compute.divide(numbers, 1000))
 
 
 @dataclass(frozen=True)

@@ -144,7 +144,7 @@ def check_side(side: Any) -> None:
         ConfigError: it is none, or a setting is wrong.
     """
     if not isinstance(side, TopicAt | ArchivedTopic):
-        raise ConfigError(f"a side of an audit is a TopicAt or an ArchivedTopic, not {shown(side)}")
+        raise ConfigError(f"what is read is a TopicAt or an ArchivedTopic, not {shown(side)}")
     check_topic(side.topic)
     if isinstance(side, TopicAt):
         _options(side)
@@ -153,7 +153,7 @@ def check_side(side: Any) -> None:
 
 
 def _options(side: TopicAt) -> ReadOptions:
-    given = {"isolation.level": "read_committed", **text_settings(side.settings, "an audit")}
+    given = {"isolation.level": "read_committed", **text_settings(side.settings, "a TopicAt")}
     options = parse_read_options({**{f"kafka.{name}": each for name, each in given.items()}, "subscribe": side.topic})
     return replace(options, columns=COLUMNS)
 

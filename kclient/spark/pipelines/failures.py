@@ -15,3 +15,7 @@ class ReplayError(PipelineError):
 
 class AuditError(PipelineError):
     """Two sides could not be compared."""
+
+
+class StatsError(PipelineError):
+    """What a topic holds could not be counted."""

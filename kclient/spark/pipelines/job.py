@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from kclient import errors
 from kclient.errors import KafkaError
-from kclient.spark.pipelines.failures import AuditError, PipelineError, ReplayError
+from kclient.spark.pipelines.failures import AuditError, PipelineError, ReplayError, StatsError
 from kclient.spark.pipelines.manifest import ArchiveError
 from kclient.spark.ranges import DataLossError
 
@@ -23,7 +23,7 @@ _PROPERTIES = ("spark.jobGroup.id", "spark.job.description", "spark.job.interrup
 _LOOK_S = 0.25
 _END_S = 15.0
 """How long to wait for the tasks of a job that was cancelled."""
-_OWN: tuple[type[KafkaError], ...] = (DataLossError, ArchiveError, ReplayError, AuditError)
+_OWN: tuple[type[KafkaError], ...] = (DataLossError, ArchiveError, ReplayError, AuditError, StatsError)
 """What tasks raise of these pages' own."""
 _RAISED = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?([A-Z]\w*(?:Error|Exception)): (.*)$")
 
@@ -67,6 +67,19 @@ def run_job(context: SparkContext, group: str, description: str, work: Callable[
     if failures:
         raise failures[0]
     return results[0]
+
+
+def tasks_done(context: SparkContext, group: str) -> tuple[int, int]:
+    """How many tasks of a job group have ended, and how many there are, as far as Spark knows yet."""
+    tracker = context.statusTracker()
+    done = tasks = 0
+    for job in tracker.getJobIdsForGroup(group):
+        about = tracker.getJobInfo(job)
+        for stage in about.stageIds if about is not None else ():
+            info = tracker.getStageInfo(stage)
+            if info is not None:
+                done, tasks = done + info.numCompletedTasks, tasks + info.numTasks
+    return done, tasks
 
 
 @contextmanager

@@ -1,0 +1,86 @@
+"""`kclient pipeline stats`: what a topic, or an archive of it, holds."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kclient.cli import output
+from kclient.cli.audit import asking_side, side_of
+from kclient.cli.spark_session import check_spark, progress, shown, spark_session
+from kclient.cli.trouble import told, trying_for
+
+if TYPE_CHECKING:
+    from kclient.spark.pipelines import StatsReport
+
+
+@dataclass(frozen=True)
+class StatsWanted:
+    """What is counted, and what is written; see `kclient.spark.stats`."""
+
+    per: str
+    keys: bool
+    top: int
+    html: str | None
+    png: str | None
+    as_json: bool
+
+
+def stats(
+    source: str,
+    bootstrap: str,
+    config: Sequence[str],
+    wanted: StatsWanted,
+    *,
+    master: str,
+    spark_settings: dict[str, str],
+) -> int:
+    """Count, and print what was found."""
+    check_spark(spark_settings, "The stats pipeline")
+    from kclient.spark.pipelines import stats as run
+    from kclient.spark.pipelines.audit_sides import opened
+    from kclient.spark.pipelines.report_page import check_matplotlib
+    from kclient.spark.pipelines.stats import check_stats
+
+    # all that can be wrong is said before Spark takes its seconds to start
+    side = side_of(source, bootstrap, list(config), "a count")
+    check_stats(side, per=wanted.per, top=wanted.top)
+    if wanted.html is not None or wanted.png is not None:
+        check_matplotlib("The picture of statistics")
+    logging.getLogger("kclient").addHandler(logging.NullHandler())
+    asking, patience = asking_side(side)
+    with told(output.note, going_on=trying_for(patience)), shown(f"looking at {side}"):
+        opened(asking)
+    with spark_session("kclient stats", master, spark_settings) as spark, progress() as bars:
+        found = run(spark, side, per=wanted.per, keys=wanted.keys, top=wanted.top, progress=bars)
+    if wanted.html is not None:
+        found.write_html(wanted.html)
+    if wanted.png is not None:
+        found.write_png(wanted.png)
+    if wanted.as_json:
+        output.line(found.to_json())
+    else:
+        _print(found)
+    return 0
+
+
+def _print(found: StatsReport) -> None:
+    from kclient.spark.pipelines.stats_report import KEY_COLUMNS, PARTITION_COLUMNS, SPAN_COLUMNS
+
+    title = f"{found.source}: {found.summary()}, in {found.seconds:.1f} s"
+    output.table(PARTITION_COLUMNS, found.partition_rows(), title=title)
+    if not output.is_terminal():
+        return  # programs read one table, or JSON
+    for note in found.notes:
+        output.line(note)
+    if found.records:
+        output.table(
+            ["% of records", "bytes at most"], list(found.sizes.percentiles().items()), title="Sizes of records"
+        )
+    if found.key_rows():
+        output.table(KEY_COLUMNS, found.key_rows(), title="Keys with the most records")
+    busiest = sorted(found.span_rows(), key=lambda row: -int(str(row[1])))[:10]
+    if busiest:
+        output.table(SPAN_COLUMNS, busiest, title=f"Busiest {found.per}s")
