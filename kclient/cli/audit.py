@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kclient.cli import output
@@ -32,6 +33,7 @@ class AuditWanted:
     html: str | None
     png: str | None
     as_json: bool
+    topic_ids: tuple[str | None, str | None] = (None, None)
 
 
 def audit(
@@ -79,9 +81,13 @@ def _audited(
     from kclient.spark.pipelines.report_page import check_matplotlib
 
     sides = [
-        side_of(text, bootstrap, [*config[0], *own])
-        for text, own in ((left, config[1]), (right, config[2]))
-    ]  # fmt: skip
+        _side(name, text, bootstrap, config[0], own, topic_id)
+        for name, text, own, topic_id in zip(
+            ("left", "right"), (left, right), config[1:], wanted.topic_ids, strict=True
+        )
+    ]
+    if config[0] and all(is_archive(text) for text in (left, right)):
+        raise UsageError("--config is for topics of a cluster, and both sides are archives")
     arguments: dict[str, Any] = {
         "by": wanted.by,
         "overlap": wanted.overlap,
@@ -91,6 +97,8 @@ def _audited(
     check_audit(sides[0], sides[1], **arguments)
     if wanted.html is not None or wanted.png is not None:
         check_matplotlib("The picture of an audit")
+    for option, path in (("--html", wanted.html), ("--png", wanted.png)):
+        check_writable(option, path)
     logging.getLogger("kclient").addHandler(logging.NullHandler())
     # all that can be wrong is said before Spark takes its seconds to start
     for side in sides:
@@ -110,14 +118,46 @@ def _audited(
     return found
 
 
-def side_of(text: str, bootstrap: str, config: list[str], what: str = "an audit") -> TopicAt | ArchivedTopic:
+def is_archive(side: str) -> bool:
+    """Whether a side is `TOPIC@archive:DIR`."""
+    return side.partition("@")[2].startswith(_ARCHIVE)
+
+
+def check_writable(option: str, path: str | None) -> None:
+    """Said before the work, which may take an hour, and not after it.
+
+    Raises:
+        UsageError: no file can be at the path.
+    """
+    if path is None:
+        return
+    file = Path(path)
+    if file.is_dir() or not file.absolute().parent.is_dir():
+        reason = "it is a folder" if file.is_dir() else f"there is no folder {file.absolute().parent}"
+        raise UsageError(f"{option} {path} cannot be written: {reason}")
+
+
+def _side(
+    name: str, text: str, bootstrap: str, shared: Sequence[str], own: Sequence[str], topic_id: str | None
+) -> TopicAt | ArchivedTopic:
+    if is_archive(text):
+        if own:
+            raise UsageError(f"--{name}-config is for a topic of a cluster, and the {name} side is an archive")
+    elif topic_id is not None:
+        raise UsageError(f"--{name}-topic-id is for an archive, and the {name} side is a topic of a cluster")
+    return side_of(text, bootstrap, [*shared, *own], topic_id=topic_id)
+
+
+def side_of(
+    text: str, bootstrap: str, config: list[str], what: str = "an audit", *, topic_id: str | None = None
+) -> TopicAt | ArchivedTopic:
     """The side that `TOPIC`, `TOPIC@ADDRESS` or `TOPIC@archive:DIR` means."""
     from kclient.spark.pipelines import ArchivedTopic, TopicAt
 
     topic, _, place = text.partition("@")
     check_topic_name(topic)
-    if place.startswith(_ARCHIVE):
-        return ArchivedTopic(place.removeprefix(_ARCHIVE), topic)
+    if is_archive(text):
+        return ArchivedTopic(place.removeprefix(_ARCHIVE), topic, topic_id)
     if "@" in text and not place:
         raise UsageError(f"a side is TOPIC, TOPIC@HOST:PORT or TOPIC@archive:DIR, not {text!r}")
     parse_config(config)

@@ -146,6 +146,13 @@ def pipeline_audit(
     right_config: Annotated[
         list[str] | None, typer.Option("--right-config", metavar="NAME=VALUE", help="A setting of the right side.")
     ] = None,
+    left_topic_id: Annotated[
+        str | None,
+        typer.Option("--left-topic-id", metavar="ID", help="Which topic of that name the left archive means."),
+    ] = None,
+    right_topic_id: Annotated[
+        str | None, typer.Option("--right-topic-id", metavar="ID", help="Likewise, of the right archive.")
+    ] = None,
     master: _Master = "local[*]",
     spark: _Spark = None,
     config: Config = None,
@@ -155,7 +162,8 @@ def pipeline_audit(
 
     return audit(
         left, right, bootstrap, (config or [], left_config or [], right_config or []),
-        AuditWanted(by, overlap, tuple(ignore or ()), range_size, html, png, as_json), master=master,
+        AuditWanted(by, overlap, tuple(ignore or ()), range_size, html, png, as_json, (left_topic_id, right_topic_id)),
+        master=master,
         spark_settings=parse_config(spark, "--spark"),
     )  # fmt: skip
 

@@ -211,6 +211,31 @@ def test_times_offsets_and_a_rate(spark: SparkSession, gateway: str, topic: str,
         replay(spark, tmp_path, settings, target=target, replay_id=summary.id)
 
 
+def test_a_range_that_the_archive_has_not_reached(
+    spark: SparkSession, gateway: str, topic: str, tmp_path: Path
+) -> None:
+    make_archive(tmp_path, topic, [Row(0, number, b"%d" % number) for number in range(5)])
+    settings, target = {"bootstrap.servers": gateway}, make(gateway, f"{topic}-x", 1)
+
+    def again() -> int:
+        return replay(spark, tmp_path, settings, target=target, offsets={(topic, 0): (8, 12)}).records
+
+    assert again() == 0
+    make_archive(tmp_path, topic, [Row(0, number, b"%d" % number) for number in range(5, 10)])
+    assert again() == 2
+    make_archive(tmp_path, topic, [Row(0, number, b"%d" % number) for number in range(10, 15)])
+    assert again() == 2
+    assert [record.value for record in read(gateway, target)[0]] == [b"8", b"9", b"10", b"11"]
+
+
+def test_bytes_are_those_of_the_records(spark: SparkSession, gateway: str, topic: str, tmp_path: Path) -> None:
+    headers: list[tuple[str, bytes | None]] = [("h", b"12"), ("h", None)]
+    rows = [Row(0, 0, b"abc", key=b"k", headers=headers), Row(0, 1, None), Row(0, 2, b"")]
+    make_archive(tmp_path, topic, rows)
+    summary = replay(spark, tmp_path, {"bootstrap.servers": gateway}, target=make(gateway, topic, 1))
+    assert summary.topics[0].size == len("abckh12h")
+
+
 def test_an_archive_that_holds_an_offset_twice(spark: SparkSession, gateway: str, topic: str, tmp_path: Path) -> None:
     from kclient.spark import ArchiveError
 

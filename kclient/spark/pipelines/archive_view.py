@@ -129,11 +129,13 @@ class ArchiveView:
             times: From when to before when, in microseconds; row groups of other times are left out.
 
         Raises:
-            ArchiveError: a topic is not there, or under its name there are several and no id says which.
+            ArchiveError: a topic is not there, or under its name there are several and no id says which; or an id is
+                of none of these topics.
         """
         found = list[ArchivedPartition]()
-        for topic in sorted(topics):
-            topic_id = self._id_of(topic, topic_ids)
+        ids = {topic: self._id_of(topic, topic_ids) for topic in sorted(topics)}
+        self._check_ids(topics, topic_ids)
+        for topic, topic_id in ids.items():
             with ThreadPoolExecutor(_READERS) as pool:
                 prefix = f"topic={topic}/"
                 paths = [path for path in self._paths if path.startswith(prefix)]
@@ -149,9 +151,20 @@ class ArchiveView:
         if len(wanted) != 1:
             raise ArchiveError(
                 f"the archive {self.folder} holds {len(ids)} topics called {topic}, which were created one after the"
-                f" other: say which one by --topic-id (topic_ids=[…]), of {', '.join(ids)}"
+                f" other: say which one by --topic-id (topic_ids=[…]; in an audit --left-topic-id or --right-topic-id,"
+                f" or ArchivedTopic's topic_id), of {', '.join(ids)}"
             )
         return wanted[0]
+
+    def _check_ids(self, topics: Collection[str], chosen: Collection[str]) -> None:
+        """An id that is of no topic would be passed over, and another topic taken for the one that is meant."""
+        known = {each.topic_id: each.topic for each in self._manifest.positions if each.topic in topics}
+        strange = sorted(set(chosen) - known.keys())
+        if strange:
+            there = ", ".join(f"{topic_id} ({topic})" for topic_id, topic in sorted(known.items()))
+            raise ArchiveError(
+                f"the archive {self.folder} holds no such topic with the id {', '.join(strange)}; it has {there}"
+            )
 
     def _look(self, path: str) -> _File:
         from pyarrow import ArrowException, parquet

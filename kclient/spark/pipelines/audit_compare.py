@@ -6,7 +6,6 @@ part, the nearest place is looked for where they go on together, and what lies b
 
 from __future__ import annotations
 
-import itertools
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,6 +23,9 @@ CONTENT = ("key", "value", "headers", "timestamp")
 COLUMNS = ("key", "value", "headers", "offset", "timestamp", "timestampType")
 _WINDOW = 512
 """So many records are looked ahead for the place where streams go on together, and back for those that come again."""
+_FARTHEST = 64 * _WINDOW
+_FARTHEST_BYTES = 64 << 20
+"""Where there is no such place, four times as many are looked at, up to so many records or bytes."""
 _SURE = 3
 """So many records in a row have to be equal for that, or all that are left."""
 _GAPS = 5
@@ -92,18 +94,18 @@ class _Side:
         """What comes next: at least so many records, if there are so many; None where nothing does."""
         import pyarrow
 
-        while self._ahead is None or self._ahead.num_rows < least:
+        parts = [] if self._ahead is None or not self._ahead.num_rows else [self._ahead]
+        count = sum(part.num_rows for part in parts)
+        while count < least:
             batch = next(self._batches, None)
             if batch is None:
                 break
-            if not batch.num_rows:
-                continue
-            more = normalized(batch)
-            if self._ahead is None or not self._ahead.num_rows:
-                self._ahead = more
-            else:
-                joined = pyarrow.Table.from_batches([self._ahead, more]).combine_chunks()
-                self._ahead = joined.to_batches()[0]
+            if batch.num_rows:
+                parts.append(normalized(batch))
+                count += batch.num_rows
+        if len(parts) > 1:
+            parts = pyarrow.Table.from_batches(parts).combine_chunks().to_batches()
+        self._ahead = parts[0] if parts else None
         return self._ahead if self._ahead is not None and self._ahead.num_rows else None
 
     def take(self, count: int) -> pyarrow.RecordBatch:
@@ -248,6 +250,7 @@ class Comparison:
         """Counterparts, which are equal or changed."""
         count: int = one.num_rows
         same = self._same(one, other)
+        self._measure(one, other)
         equal = count if same is None else sum(same)
         self._matched += equal
         self._changed += count - equal
@@ -269,20 +272,32 @@ class Comparison:
         if not count:
             return self._together_again(left, right)
         self._matched += count
-        left.take(count), right.take(count)
+        self._measure(left.take(count), right.take(count))
         return count
 
     def _together_again(self, left: _Side, right: _Side) -> int:
         """The next records differ: find where the streams go on together, and judge what lies before."""
-        one, other = left.ahead(_WINDOW), right.ahead(_WINDOW)
-        assert one is not None, "both have a next record"
-        assert other is not None, "both have a next record"
-        one, other = one.slice(0, _WINDOW), other.slice(0, _WINDOW)
+        size = _WINDOW
+        while True:
+            one, other = left.ahead(size), right.ahead(size)
+            assert one is not None, "both have a next record"
+            assert other is not None, "both have a next record"
+            one, other = one.slice(0, size), other.slice(0, size)
+            columns = [name for name in self._rules.columns if name != "timestamp" or not _arrived(one, other)]
+            lefts, rights = keys_of(one, columns), keys_of(other, columns)
+            at_left, at_right = _meeting(lefts, rights)
+            if (at_left, at_right) != (len(lefts), len(rights)) or not _worth_more(one, other, size):
+                break
+            size *= 4
         self._part(seen_at(one, 0), seen_at(other, 0))
-        columns = [name for name in self._rules.columns if name != "timestamp" or not _arrived(one, other)]
-        lefts, rights = keys_of(one, columns), keys_of(other, columns)
-        at_left, at_right = _meeting(lefts, rights)
-        mine, theirs = Counter(lefts[:at_left]), Counter(rights[:at_right])
+        if not at_left and not at_right:  # alike but for their times, which count for these, and not for some behind
+            at_left = at_right = 1
+        if at_left == at_right:  # what is in its place has not moved
+            keys = list(zip(lefts[:at_left], rights[:at_right], strict=True))
+            self._in_place(one.slice(0, at_left), other.slice(0, at_right), [a == b for a, b in keys])
+            mine, theirs = Counter(a for a, b in keys if a != b), Counter(b for a, b in keys if a != b)
+        else:
+            mine, theirs = Counter(lefts[:at_left]), Counter(rights[:at_right])
         self._moved += (mine & theirs).total()
         lone, strange = mine - theirs, theirs - mine
         for rows, side in ((lone, left), (strange, right)):
@@ -292,7 +307,6 @@ class Comparison:
         self._changed += pairs
         self._only_left += lone.total() - pairs
         self._only_right += strange.total() - pairs
-        assert at_left or at_right, "the next records differ"
         left.take(at_left), right.take(at_right)
         return max(at_left, at_right)
 
@@ -334,19 +348,50 @@ class Comparison:
         return found
 
     def _same_times(self, one: pyarrow.RecordBatch, other: pyarrow.RecordBatch) -> list[bool] | None:
-        """Times when records arrived are no content: what lies between them and the others is the latency."""
+        """Times when records arrived are no content."""
         from pyarrow import compute
 
-        kinds = one.column("timestampType"), other.column("timestampType")
-        arrived = [compute.max(kind).as_py() == 1 for kind in kinds]
-        if not any(arrived) or (self._rules.by_offset and all(arrived)):
-            return equal_values(one.column("timestamp"), other.column("timestamp"))
+        arrived, _ = self._arrivals(one, other)
+        if compute.all(arrived).as_py():
+            return None
+        same = equal_values(one.column("timestamp"), other.column("timestamp"))
+        if same is None or not compute.any(arrived).as_py():
+            return same
+        found = [a or b for a, b in zip(same, arrived.to_pylist(), strict=True)]
+        return None if all(found) else found
+
+    def _arrivals(self, one: pyarrow.RecordBatch, other: pyarrow.RecordBatch) -> tuple[Any, Any]:
+        """Of which pairs the times do not count; and of which the left time is of arrival, and not the right one."""
+        from pyarrow import compute
+
+        left, right = (compute.equal(each.column("timestampType"), 1) for each in (one, other))
+        return (compute.xor if self._rules.by_offset else compute.or_)(left, right), compute.and_not(left, right)
+
+    def _measure(self, one: pyarrow.RecordBatch, other: pyarrow.RecordBatch) -> None:
+        """The latency of pairs: what lies between a time of arrival and the other side's."""
+        from pyarrow import compute
+
+        if "timestamp" not in self._rules.columns:
+            return
+        arrived, at_left = self._arrivals(one, other)
+        if not compute.any(arrived).as_py():
+            return
         self._arrival = True
         lags = compute.subtract(other.column("timestamp"), one.column("timestamp"))
-        if arrived[0] and not arrived[1]:
-            lags = compute.negate(lags)
-        self._latency = self._latency + Latency.of(lags)
-        return None
+        lags = compute.if_else(at_left, compute.negate(lags), lags)
+        self._latency = self._latency + Latency.of(lags.filter(arrived))
+
+    def _in_place(self, one: pyarrow.RecordBatch, other: pyarrow.RecordBatch, alike: Sequence[bool]) -> None:
+        """Of pairs some of which differ: those that are equal, and those that are alike but for a time that counts."""
+        import pyarrow
+
+        same = self._same(one, other)
+        assert same is not None, "some differ"
+        self._changed += sum(a and not b for a, b in zip(alike, same, strict=True))
+        self._matched += sum(same)
+        if any(same):
+            kept = pyarrow.array(same)
+            self._measure(one.filter(kept), other.filter(kept))
 
 
 def equal_values(one: Any, other: Any) -> list[bool] | None:
@@ -391,16 +436,29 @@ def keys_of(batch: pyarrow.RecordBatch, columns: Sequence[str]) -> list[Any]:
     return list(zip(*found, strict=True)) if found else [()] * batch.num_rows
 
 
+def _worth_more(one: pyarrow.RecordBatch, other: pyarrow.RecordBatch, size: int) -> bool:
+    """Whether to look farther than so many records: there are more, and they are neither too many nor too large."""
+    if size >= _FARTHEST or max(one.num_rows, other.num_rows) < size:
+        return False
+    return bool(4 * (one.nbytes + other.nbytes) <= _FARTHEST_BYTES)
+
+
 def _meeting(lefts: Sequence[Any], rights: Sequence[Any]) -> tuple[int, int]:
     """How many records of each lie before the nearest place where they go on alike; all of them where there is none."""
-    places: dict[Any, list[int]] = {}
-    for number, key in enumerate(rights):
-        places.setdefault(key, []).append(number)
+    whole = len(rights) - _SURE + 1
+    places: dict[Any, int] = {}
+    for at_right in range(whole):
+        places.setdefault(tuple(rights[at_right : at_right + _SURE]), at_right)
+    last = range(max(0, whole), len(rights))
     best = len(lefts), len(rights)
-    for at_left, key in enumerate(lefts):
+    for at_left in range(len(lefts)):
         if at_left >= sum(best):
             break
-        for at_right in places.get(key, ()):
+        candidates: Sequence[int] = range(len(rights))
+        if at_left + _SURE <= len(lefts):
+            first = places.get(tuple(lefts[at_left : at_left + _SURE]))
+            candidates = last if first is None else (first,)
+        for at_right in candidates:
             if at_left + at_right >= sum(best):
                 break
             if _is_sure(lefts, at_left, rights, at_right):
@@ -410,7 +468,7 @@ def _meeting(lefts: Sequence[Any], rights: Sequence[Any]) -> tuple[int, int]:
 
 
 def _is_sure(lefts: Sequence[Any], at_left: int, rights: Sequence[Any], at_right: int) -> bool:
-    ahead = itertools.islice(zip(lefts[at_left:], rights[at_right:], strict=False), _SURE)
+    ahead = zip(lefts[at_left : at_left + _SURE], rights[at_right : at_right + _SURE], strict=False)
     return all(a == b for a, b in ahead)
 
 

@@ -98,13 +98,25 @@ class SideResult:
     again: int = 0
 
     def joined(self, other: SideResult) -> SideResult:
-        """With the range that follows."""
+        """With the range that follows: a gap over the border is one, and before the first record there is none."""
+        close = other.first if other.first is not None else other.end
+        missing, gaps, single = self.missing + other.missing, self.gaps + other.gaps, self.single + other.single
+        listed, more = self.some_gaps, other.some_gaps
+        if more and more[0] == (other.start, close):
+            size, more = close - other.start, more[1:]
+            if self.first is None:
+                missing, gaps, single = missing - size, gaps - 1, single - (size == 1)
+            elif self.last is not None and self.last + 1 < self.end == other.start:
+                gaps, single = gaps - 1, single - (size == 1) - (self.end - self.last == 2)
+                if listed and listed[-1][1] == self.end:
+                    listed = (*listed[:-1], (listed[-1][0], close))
+            else:
+                more = other.some_gaps
         return SideResult(
             self.start, other.end, self.records + other.records,
             self.first if self.first is not None else other.first,
             other.last if other.last is not None else self.last,
-            self.missing + other.missing, self.gaps + other.gaps, self.single + other.single,
-            (*self.some_gaps, *other.some_gaps)[:5], self.again + other.again,
+            missing, gaps, single, (*listed, *more)[:5], self.again + other.again,
         )  # fmt: skip
 
 

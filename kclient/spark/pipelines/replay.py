@@ -71,7 +71,7 @@ class TopicReplay:
         partitions: how many source partitions.
         offsets: how many offsets were to be looked at: records, and what is between them.
         records: how many records were written; 0 in a dry run.
-        size: their bytes, of keys, values and headers, in about.
+        size: the bytes of their keys, values and headers, uncompressed.
         total: how many this and all earlier runs of the replay have written.
     """
 

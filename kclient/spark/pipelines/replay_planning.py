@@ -91,7 +91,7 @@ def checked_selection(
     Raises:
         ConfigError: one of them is wrong, or two do not go together.
     """
-    names = tuple(as_names(topics, "topics of a replay", empty=True))
+    names = tuple(dict.fromkeys(as_names(topics, "topics of a replay", empty=True)))  # one named twice is replayed once
     renamed = _renamed(rename)
     if not isinstance(prefix, str) or (target is not None and not isinstance(target, str)):
         raise ConfigError(f"a prefix and a target are text, not {shown(prefix)} and {shown(target)}")
@@ -168,6 +168,12 @@ def planned(view: ArchiveView, selection: ReplaySelection) -> dict[str, list[Arc
         ArchiveError: the archive does not hold what was asked for.
     """
     topics = selection.topics or tuple(view.topics)
+    unheld = sorted(set(selection.rename) - set(topics))
+    if unheld:  # the topic that was meant would go to its own name
+        raise ConfigError(
+            f"rename names topics that the archive {view.folder} does not hold: {', '.join(unheld)}; it has"
+            f" {', '.join(view.topics)}"
+        )
     strangers = sorted({tp.topic for tp in selection.offsets} - set(topics))
     if strangers:
         raise ConfigError(f"offsets are given for topics that are not replayed: {', '.join(strangers)}")
@@ -192,8 +198,9 @@ def replayed(partition: ArchivedPartition, selection: ReplaySelection, anchors: 
     if ranges and place not in ranges:
         return None
     start, end = ranges.get(place, (partition.start, partition.end))
-    end = min(end, partition.end)
-    return Replayed(partition, selection.target_of(partition.topic), min(start, end), end, anchors)
+    # a range that the archive has not reached begins where it begins: a later run goes on from there
+    end = max(start, min(end, partition.end))
+    return Replayed(partition, selection.target_of(partition.topic), start, end, anchors)
 
 
 def shares_of(todo: Sequence[Replayed], tasks: int, rate: Rate) -> list[tuple[tuple[Replayed, ...], float]]:

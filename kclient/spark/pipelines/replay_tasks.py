@@ -92,7 +92,7 @@ class PartitionReceipt:
         start: the offset of the source that it began at.
         end: the one where the next run goes on.
         records: how many were written.
-        size: their bytes, of keys, values and headers in about.
+        size: the bytes of their keys, values and headers.
         total: how many records this and all earlier runs have written.
     """
 
@@ -223,14 +223,14 @@ class _Partition:
         )  # fmt: skip
 
     def _pieces(self, batch: pyarrow.RecordBatch) -> Iterator[range]:
-        step = self._rate.rows_at_once(batch.num_rows, batch.nbytes)
+        step = self._rate.rows_at_once(batch.num_rows, content_size(batch))
         for first in range(0, batch.num_rows, step):
             yield range(first, min(first + step, batch.num_rows))
 
     def _send(self, piece: pyarrow.RecordBatch) -> None:
         if not piece.num_rows:
             return
-        size = piece.nbytes
+        size = content_size(piece)
         pause = self._throttle.wait(time.monotonic(), piece.num_rows, size)
         if pause:
             if self._open_for() + pause >= _TRANSACTION_S:  # brokers abort one that is open for long
@@ -289,6 +289,15 @@ def _within(piece: pyarrow.RecordBatch, times: tuple[int | None, int | None]) ->
     if end is not None:
         piece = piece.filter(compute.less(stamps, end))
     return piece
+
+
+def content_size(batch: pyarrow.RecordBatch) -> int:
+    """The bytes of keys, values and headers; not those that Arrow needs to keep them."""
+    from pyarrow import compute
+
+    pairs = batch.column("headers").flatten()
+    contents = (batch.column("key"), batch.column("value"), pairs.field("key"), pairs.field("value"))
+    return sum(compute.sum(compute.binary_length(each)).as_py() or 0 for each in contents)
 
 
 def _as_sent(piece: pyarrow.RecordBatch, partition: int | None) -> pyarrow.RecordBatch:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -271,3 +272,78 @@ def test_which_task_compares_what() -> None:
     ]  # fmt: skip
     assert stretched({0: (0, 0)}, {0: (0, 0)}) == [(0, (0, 0), (0, 0))]
     assert stretched({0: (0, 0)}, {0: (1000, 1004)}) == [(0, (1000, 1000), (1000, 1004))]
+
+
+def test_a_long_stretch_that_is_missing_is_one_difference() -> None:
+    numbers, lacking = range(9000), [*range(1000), *range(3500, 9000)]
+    expected = {"matched": 6500, "only_left": 2500, "place": ("'1000'", "'3500'")}
+    assert found(numbers, lacking) == expected
+    [one] = compare(records(lacking), records(numbers), ORDER, random.Random(1))
+    assert (one.matched, one.only_right, one.changed) == (6500, 2500, 0)
+
+
+def test_how_far_is_looked_hangs_on_sizes() -> None:
+    """Of large records not ten thousands are held, where streams have nothing in common."""
+    taken = [0, 0]
+    held = 0
+
+    def counted(side: int, numbers: Sequence[int]) -> Iterator[pa.RecordBatch]:
+        nonlocal held
+        for place, number in enumerate(numbers):
+            taken[side] += 1
+            if side == 1 and place == 512:
+                held = taken[0]
+            yield batch([Rec(place, b"%d" % number + bytes(32 << 10))])
+
+    comparison = Comparison(ORDER, 0, ((0, 1500), (0, 1500)))
+    [told] = comparison.ranges(counted(0, range(1500)), counted(1, range(5000, 6500)))
+    assert (told.changed, held) == (1500, 513)
+
+
+def test_what_stays_in_its_place_has_not_moved() -> None:
+    numbers = list(range(30))
+    changed = [each + 100 if each % 3 == 0 else each for each in numbers]
+    assert found(numbers, changed) == {"matched": 20, "changed": 10, "place": ("'0'", "'100'")}
+
+
+def mixed(times: Sequence[int], arrived: int) -> list[Rec]:
+    """A topic whose `message.timestamp.type` was set to LogAppendTime amid its records."""
+    return [Rec(place, b"%d" % place, time=time, kind=int(place >= arrived)) for place, time in enumerate(times)]
+
+
+@pytest.mark.parametrize("rules", [ORDER, OFFSET])
+@pytest.mark.parametrize("seed", [None, *range(8)])
+def test_times_of_arrival_from_some_record_on(rules: Rules, seed: int | None) -> None:
+    chance = None if seed is None else random.Random(seed)
+    times = [each if each not in (2, 4) else each + 1 for each in range(5)]
+    one, other = mixed(range(10), 10), mixed([*times, *range(10, 15)], 5)
+    [differs] = compare(one, other, rules, chance)
+    assert (differs.matched, differs.changed, differs.moved) == (8, 2, 0)
+    assert (differs.latency.records, differs.latency.percentiles()["p50"]) == (5, 5)
+    [same] = compare(one, mixed([*range(5), *range(10, 15)], 5), rules, chance)
+    assert (same.matched, same.same) == (10, True)
+
+
+@pytest.mark.parametrize("rules", [ORDER, OFFSET])
+def test_each_pair_is_measured_once(rules: Rules) -> None:
+    one = mixed(range(100), 100)
+    other = [each._replace(time=each.time + 7, kind=1) for each in one]
+    other[50] = other[50]._replace(value=b"changed")
+    [told] = compare(one, other, rules)
+    assert (told.matched, told.changed) == (99, 1)
+    assert told.latency.records == 99 + (rules == OFFSET)
+
+
+@pytest.mark.parametrize("size", [7, 10, 100, 1000])
+def test_gaps_do_not_hang_on_ranges(size: int) -> None:
+    """Before the first record there is none; and one over the border of two ranges is one."""
+    rows = [Rec(offset, b"x") for offset in range(300, 400) if offset not in (309, 310, 320, *range(330, 365))]
+    side = SimpleNamespace(bounds={0: (0, 450)})
+    ranges = []
+    for each in stretches_of([side, side], by_offset=True, overlap=False, size=size):  # type: ignore[list-item]
+        own = [row for row in rows if each.left[0] <= row.offset < each.left[1]]
+        comparison = Comparison(OFFSET, 0, (each.left, each.right), (each.left[0] == 0,) * 2)
+        ranges += list(comparison.ranges(batches(own), batches(own)))
+    [told] = by_partition(ranges)
+    assert (told.left.missing, told.left.gaps, told.left.single) == (2 + 1 + 35 + 50, 4, 1)
+    assert told.left.some_gaps == ((309, 311), (320, 321), (330, 365), (400, 450))

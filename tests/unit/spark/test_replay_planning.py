@@ -96,10 +96,28 @@ def test_ranges_of_offsets(tmp_path: Path) -> None:
 
     assert ranges() == [(0, 0, 10), (1, 0, 10)]
     assert ranges(offsets={("t", 1): (3, 99)}) == [(1, 3, 10)]
+    assert ranges(offsets={("t", 0): (50, 60)}) == [(0, 50, 50)]  # and not 10: what comes before 50 is not meant
     with pytest.raises(ArchiveError, match="holds no partition t-5"):
         ranges(offsets={("t", 5): (3, 9)})
     with pytest.raises(ConfigError, match="offsets are given for topics that are not replayed: u"):
         ranges(offsets={("u", 0): (3, 9)})
+
+
+def test_what_the_archive_does_not_hold_is_refused(tmp_path: Path) -> None:
+    make_archive(tmp_path, "t", [Row(0, 0, b"x")])
+    view = ArchiveView(tmp_path)
+    with pytest.raises(ConfigError, match=r"rename names topics that the archive .* does not hold: tt; it has t"):
+        planned(view, selection(rename={"tt": "x"}))  # t would go to t
+    with pytest.raises(ArchiveError, match=r"no such topic with the id other; it has the-id \(t\)"):
+        planned(view, selection(topic_ids=["other"]))
+    assert planned(view, selection(topic_ids=["the-id"])).keys() == {"t"}
+
+
+def test_a_topic_named_twice_is_replayed_once(tmp_path: Path) -> None:
+    make_archive(tmp_path, "t", [Row(0, 0, b"x")])
+    twice = selection(topics=["t", "t"])
+    assert len(planned(ArchiveView(tmp_path), twice)["t"]) == 1
+    assert twice.default_id(tmp_path) == selection(topics=["t"]).default_id(tmp_path)
 
 
 def todo(sizes: list[int]) -> list[Replayed]:
