@@ -116,6 +116,12 @@ def test_partitions_that_one_side_lacks(spark: SparkSession, gateway: str, topic
     report = audit(spark, ArchivedTopic(tmp_path / "a", topic), ArchivedTopic(tmp_path / "b", topic))
     assert [(each.matched, each.only_left) for each in report.partitions] == [(5, 0), (0, 5)]
     assert audit(spark, ArchivedTopic(tmp_path / "a", topic), ArchivedTopic(tmp_path / "b", topic), overlap=True).same
+    # footers tell of the partitions of a row group together: of the second one nothing is before 100
+    rows = [*(Row(0, number, b"x") for number in range(10)), *(Row(1, number, b"x") for number in range(200))]
+    make_archive(tmp_path / "d", topic, rows)
+    make_archive(tmp_path / "e", topic, [row for row in rows if row.partition == 0 or row.offset >= 100])
+    report = audit(spark, ArchivedTopic(tmp_path / "d", topic), ArchivedTopic(tmp_path / "e", topic), overlap=True)
+    assert (report.summary(), report.partitions[1].right.start) == ("the same: 110 records, by offset", 100)
     make_archive(tmp_path / "c", topic, [Row(0, number, b"x") for number in (0, 1, 1)], files=2)
     twice = ArchivedTopic(tmp_path / "c", topic)
     report = audit(spark, twice, twice)

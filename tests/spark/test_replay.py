@@ -135,6 +135,11 @@ def test_a_dry_run_writes_nothing(gateway: str, topic: str, tmp_path: Path) -> N
         "deletes records that",
     ]
     assert "are older than 1 days" in summary.warnings[1]
+    few = make(gateway, f"{topic}-y", **{"cleanup.policy": "compact,delete", "retention.bytes": "1000"})
+    warnings = replay(None, tmp_path, {"bootstrap.servers": gateway}, target=few, dry_run=True).warnings
+    assert len(warnings) == 2, warnings
+    assert "more than 1000 bytes (retention.bytes)" in warnings[0]
+    assert "is compacted (cleanup.policy=compact,delete)" in warnings[1]
     assert read(gateway, target) == {}
     with Admin(bootstrap_servers=gateway) as admin:
         assert not [group for group in admin.list_groups() if group.group_id.startswith(summary.id)]
@@ -384,6 +389,26 @@ def run_here(kind: type[replay_deaths.ReplayHere], broker: str, folder: Path, to
     settings, asking = checked_settings({"bootstrap.servers": broker})
     selection = ReplaySelection(topics=(topic,))
     return kind(None, folder, settings, asking, selection, topic, False, None)
+
+
+def test_a_target_that_is_created_again_amid_a_run(brokers: str, topic: str, tmp_path: Path) -> None:
+    make_archive(tmp_path, topic, [Row(0, number, b"%d" % number) for number in range(10)])
+    make(brokers, topic, 1)
+
+    def again() -> None:
+        with Admin(bootstrap_servers=brokers) as admin:
+            admin.delete_topic(topic)
+            deadline = time.monotonic() + 60
+            while topic in {each.name for each in admin.list_topics()}:
+                assert time.monotonic() < deadline
+        make(brokers, topic, 1)
+
+    run = run_here(AtTheSameTime, brokers, tmp_path, topic)
+    run.other = again  # type: ignore[attr-defined]
+    with pytest.raises(ReplayError, match=f"the target {topic} was deleted or created again since this run"):
+        run.run()
+    assert read(brokers, topic) == {}
+    assert run_here(replay_deaths.ReplayHere, brokers, tmp_path, topic).run().records == 10
 
 
 @pytest.mark.parametrize("amid", ["before its tasks", "amid a transaction", "between transactions"])

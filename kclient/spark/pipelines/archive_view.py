@@ -33,6 +33,7 @@ class ArchivedPiece:
         last: no offset in them is greater.
         rows: how many records they hold, of all partitions.
         row_bytes: how many bytes a row has, uncompressed, on average.
+        exact: whether `first` is the partition's own; else it may be that of another one in the same row group.
     """
 
     path: str
@@ -41,6 +42,7 @@ class ArchivedPiece:
     last: int
     rows: int
     row_bytes: int
+    exact: bool
 
 
 @dataclass(frozen=True)
@@ -220,11 +222,13 @@ def _piece_of(file: _File, partition: int, times: tuple[int, int]) -> ArchivedPi
         return None
     groups = [group for _, group in chosen]
     rows = sum(group.rows for group in groups)
+    lowest = min(groups, key=lambda group: group.offsets.least)
     return ArchivedPiece(
         file.path,
         tuple(number for number, _ in chosen),
-        min(group.offsets.least for group in groups),
+        lowest.offsets.least,
         max(group.offsets.most for group in groups),
         rows,
         max(1, sum(group.size for group in groups) // max(rows, 1)),
+        lowest.partitions.least == lowest.partitions.most and lowest.offsets.least != _LEAST,
     )

@@ -11,7 +11,7 @@ from kclient.arguments import check_topic, shown
 from kclient.errors import ConfigError, KafkaError
 from kclient.spark.cluster import LiveCluster
 from kclient.spark.options import ReadOptions, parse_read_options
-from kclient.spark.pipelines.archive_reader import PartitionReader
+from kclient.spark.pipelines.archive_reader import PartitionReader, offsets_of
 from kclient.spark.pipelines.archive_view import ArchivedPartition, ArchiveView
 from kclient.spark.pipelines.audit_compare import COLUMNS
 from kclient.spark.pipelines.places import local_folder
@@ -125,7 +125,9 @@ def opened(side: TopicAt | ArchivedTopic) -> ReadableSide:
     if isinstance(side, ArchivedTopic):
         view = ArchiveView(local_folder(side.folder, "the archive's folder"))
         parts = view.partitions([side.topic], [] if side.topic_id is None else [side.topic_id])
-        return _ArchiveSide(view.folder, parts[0].topic_id, {each.partition: each for each in parts})
+        return _ArchiveSide(
+            view.folder, parts[0].topic_id, {each.partition: _with_start(view.folder, each) for each in parts}
+        )
     options = _options(side)
     with LiveCluster(options.settings) as cluster:
         known = selected_topics(cluster, options.selection)[side.topic]
@@ -135,6 +137,15 @@ def opened(side: TopicAt | ArchivedTopic) -> ReadableSide:
             if each.topic_id != known.topic_id:
                 return opened(side)  # created again since a moment ago
         return _TopicSide(options, side.topic, known.topic_id, bounds, _notes(cluster, side.topic))
+
+
+def _with_start(folder: Path, partition: ArchivedPartition) -> ArchivedPartition:
+    """The partition, which begins at its first record: of footers the first offset may be another partition's."""
+    if not partition.pieces or partition.pieces[0].exact:
+        return partition
+    reader = PartitionReader(folder, partition, partition.start, partition.end, ("offset",))
+    first = next(reader.batches(), None)
+    return replace(partition, start=partition.end if first is None else offsets_of(first)[0])
 
 
 def check_side(side: Any) -> None:

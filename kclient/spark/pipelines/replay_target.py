@@ -186,6 +186,17 @@ class ReplayTarget:
                     f"{target} deletes records that are older than {_span(values['retention.ms'])} by their timestamps"
                     " (retention.ms), and those of an archive may be: set it to -1 to keep them"
                 )
+            most = values.get("retention.bytes") or "-1"
+            if "delete" in (values.get("cleanup.policy") or "delete") and most != "-1":
+                found.append(
+                    f"{target} deletes the oldest records of a partition that has more than {most} bytes"
+                    " (retention.bytes): set it to -1 to keep them"
+                )
+            if "compact" in (values.get("cleanup.policy") or ""):
+                found.append(
+                    f"{target} is compacted (cleanup.policy={values['cleanup.policy']}): of the records of one key it"
+                    " keeps the last, and it refuses records without a key"
+                )
         return found
 
     # ------------------------------------------------------------------ claims

@@ -172,7 +172,12 @@ def _position(admin: Admin, job: ReplayJob, names: ReplayNames, todo: Replayed) 
     """Where the partition is, once this attempt is the only one that can change that."""
     claims = admin.list_group_offsets(names.claims, [(todo.target, 0)], require_stable=True)
     claim = claims.get(TopicPartition(todo.target, 0))
-    if claim is None or Claim.read(names.claims, claim).run != job.run:
+    if claim is None:
+        raise ReplayError(
+            f"the target {todo.target} was deleted or created again since this run of {job.replay} began, or somebody"
+            f" has deleted the group {names.claims}; run again, into a target without records"
+        )
+    if Claim.read(names.claims, claim).run != job.run:
         raise ReplayError(f"another run goes on with the replay {job.replay}, and this one is over")
     group, anchor = names.position(todo.source.partition, todo.target, todo.anchors)
     found = admin.list_group_offsets(group, [anchor], require_stable=True).get(anchor)
