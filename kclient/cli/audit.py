@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kclient.cli import output
 from kclient.cli.errors import UsageError, report
 from kclient.cli.settings import check_topic_name, client_settings, parse_config, refuse_group_settings, with_patience
+from kclient.cli.sides import asking_side, check_pages, is_archive, side_of
 from kclient.cli.spark_session import check_spark, progress, shown, spark_session
 from kclient.cli.trouble import told, trying_for
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 SAME, DIFFERENT, NOT_COMPARED = 0, 1, 2
 """The exit codes."""
-_ARCHIVE = "archive:"
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,6 @@ def _audited(
     from kclient.spark.pipelines import audit as run
     from kclient.spark.pipelines.audit import check_audit
     from kclient.spark.pipelines.audit_sides import opened
-    from kclient.spark.pipelines.report_page import check_matplotlib
 
     sides = [
         _side(name, text, bootstrap, config[0], own, topic_id)
@@ -95,10 +94,7 @@ def _audited(
         "range_size": wanted.range_size,
     }
     check_audit(sides[0], sides[1], **arguments)
-    if wanted.html is not None or wanted.png is not None:
-        check_matplotlib("The picture of an audit")
-    for option, path in (("--html", wanted.html), ("--png", wanted.png)):
-        check_writable(option, path)
+    check_pages({"--html": wanted.html, "--png": wanted.png}, "The picture of an audit")
     logging.getLogger("kclient").addHandler(logging.NullHandler())
     # all that can be wrong is said before Spark takes its seconds to start
     for side in sides:
@@ -107,34 +103,16 @@ def _audited(
             opened(asking)
     with spark_session("kclient audit", master, spark_settings) as spark, progress() as bars:
         found = run(spark, sides[0], sides[1], **arguments, progress=bars)
-    if wanted.html is not None:
-        found.write_html(wanted.html)
-    if wanted.png is not None:
-        found.write_png(wanted.png)
     if wanted.as_json:
         output.line(found.to_json())
     else:
         _print(found)
+    # last of all: where the disk is full, what was found is told all the same
+    if wanted.html is not None:
+        found.write_html(wanted.html)
+    if wanted.png is not None:
+        found.write_png(wanted.png)
     return found
-
-
-def is_archive(side: str) -> bool:
-    """Whether a side is `TOPIC@archive:DIR`."""
-    return side.partition("@")[2].startswith(_ARCHIVE)
-
-
-def check_writable(option: str, path: str | None) -> None:
-    """Said before the work, which may take an hour, and not after it.
-
-    Raises:
-        UsageError: no file can be at the path.
-    """
-    if path is None:
-        return
-    file = Path(path)
-    if file.is_dir() or not file.absolute().parent.is_dir():
-        reason = "it is a folder" if file.is_dir() else f"there is no folder {file.absolute().parent}"
-        raise UsageError(f"{option} {path} cannot be written: {reason}")
 
 
 def _side(
@@ -146,34 +124,6 @@ def _side(
     elif topic_id is not None:
         raise UsageError(f"--{name}-topic-id is for an archive, and the {name} side is a topic of a cluster")
     return side_of(text, bootstrap, [*shared, *own], topic_id=topic_id)
-
-
-def side_of(
-    text: str, bootstrap: str, config: list[str], what: str = "an audit", *, topic_id: str | None = None
-) -> TopicAt | ArchivedTopic:
-    """The side that `TOPIC`, `TOPIC@ADDRESS` or `TOPIC@archive:DIR` means."""
-    from kclient.spark.pipelines import ArchivedTopic, TopicAt
-
-    topic, _, place = text.partition("@")
-    check_topic_name(topic)
-    if is_archive(text):
-        return ArchivedTopic(place.removeprefix(_ARCHIVE), topic, topic_id)
-    if "@" in text and not place:
-        raise UsageError(f"a side is TOPIC, TOPIC@HOST:PORT or TOPIC@archive:DIR, not {text!r}")
-    parse_config(config)
-    settings = client_settings(place or bootstrap, config, refused=("key.deserializer", "value.deserializer"))
-    refuse_group_settings({name.replace("_", ".") for name in settings}, f"{what} has none")
-    return TopicAt(topic, settings)
-
-
-def asking_side(side: TopicAt | ArchivedTopic) -> tuple[TopicAt | ArchivedTopic, object]:
-    """The side with the patience of commands, and how long that is."""
-    from kclient.spark.pipelines import ArchivedTopic, TopicAt
-
-    if isinstance(side, ArchivedTopic):
-        return side, ""
-    asking, patience = with_patience(dict(side.settings))
-    return TopicAt(side.topic, asking), patience
 
 
 def _print(found: AuditReport) -> None:

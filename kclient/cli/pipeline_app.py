@@ -174,6 +174,10 @@ def pipeline_stats(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     per: Annotated[str, typer.Option("--per", metavar="minute|hour|day", help="Tell rates by it.")] = "hour",
     top: Annotated[int, typer.Option("--top", metavar="N", min=1, help="Tell so many keys.")] = 20,
+    topic_id: Annotated[
+        str | None,
+        typer.Option("--topic-id", metavar="ID", help="Which topic, where several of one name are archived."),
+    ] = None,
     no_keys: Annotated[bool, typer.Option("--no-keys", help="Count no keys, which is quicker.")] = False,
     html: Annotated[
         str | None, typer.Option("--html", metavar="FILE", help="Write a page, with its pictures inside.")
@@ -188,6 +192,6 @@ def pipeline_stats(
     from kclient.cli.stats import StatsWanted, stats
 
     return stats(
-        source, bootstrap, config or [], StatsWanted(per, not no_keys, top, html, png, as_json), master=master,
+        source, bootstrap, config or [], StatsWanted(per, not no_keys, top, html, png, as_json, topic_id), master=master,
         spark_settings=parse_config(spark, "--spark"),
     )  # fmt: skip

@@ -140,7 +140,8 @@ def progress() -> Any:
 
 
 _UNITS = {
-    "plan": "", "read": "records", "write": "records", "publish": "files", "replay": "offsets", "compare": "offsets"
+    "plan": "", "read": "offsets", "write": "records", "publish": "files", "replay": "offsets", "compare": "offsets",
+    "count": "offsets",
 }  # fmt: skip
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kclient.cli import output
-from kclient.cli.audit import asking_side, side_of
+from kclient.cli.errors import UsageError
+from kclient.cli.sides import asking_side, check_pages, is_archive, side_of
 from kclient.cli.spark_session import check_spark, progress, shown, spark_session
 from kclient.cli.trouble import told, trying_for
 
@@ -26,6 +27,7 @@ class StatsWanted:
     html: str | None
     png: str | None
     as_json: bool
+    topic_id: str | None
 
 
 def stats(
@@ -41,28 +43,31 @@ def stats(
     check_spark(spark_settings, "The stats pipeline")
     from kclient.spark.pipelines import stats as run
     from kclient.spark.pipelines.audit_sides import opened
-    from kclient.spark.pipelines.report_page import check_matplotlib
     from kclient.spark.pipelines.stats import check_stats
 
     # all that can be wrong is said before Spark takes its seconds to start
-    side = side_of(source, bootstrap, list(config), "a count")
+    if is_archive(source) and config:
+        raise UsageError("--config is for a topic of a cluster, and this is an archive")
+    if wanted.topic_id is not None and not is_archive(source):
+        raise UsageError("--topic-id is for an archive, and this is a topic of a cluster")
+    side = side_of(source, bootstrap, list(config), "a count", topic_id=wanted.topic_id)
     check_stats(side, per=wanted.per, top=wanted.top)
-    if wanted.html is not None or wanted.png is not None:
-        check_matplotlib("The picture of statistics")
+    check_pages({"--html": wanted.html, "--png": wanted.png}, "The picture of statistics")
     logging.getLogger("kclient").addHandler(logging.NullHandler())
     asking, patience = asking_side(side)
     with told(output.note, going_on=trying_for(patience)), shown(f"looking at {side}"):
         opened(asking)
     with spark_session("kclient stats", master, spark_settings) as spark, progress() as bars:
         found = run(spark, side, per=wanted.per, keys=wanted.keys, top=wanted.top, progress=bars)
-    if wanted.html is not None:
-        found.write_html(wanted.html)
-    if wanted.png is not None:
-        found.write_png(wanted.png)
     if wanted.as_json:
         output.line(found.to_json())
     else:
         _print(found)
+    # last of all: where the disk is full, what was found is told all the same
+    if wanted.html is not None:
+        found.write_html(wanted.html)
+    if wanted.png is not None:
+        found.write_png(wanted.png)
     return 0
 
 

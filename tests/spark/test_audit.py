@@ -197,6 +197,7 @@ def test_the_command(gateway: str, topic: str, tmp_path: Path) -> None:
         ((topic, f"{topic}@"), "a side is TOPIC"),
         ((topic, f"{topic}@archive:nothing"), "holds no archive"),
         ((topic, other, "--by", "value"), "an audit goes by one of"),
+        ((topic, other, "--html", tmp_path), "it is a folder"),
     ):
         refused = run(*wrong, "-b", gateway)
         assert (refused.returncode, refused.stderr.count("\n"), refused.stdout) == (2, 1, "")

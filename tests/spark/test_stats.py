@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kclient.errors import ConfigError, UnknownTopicOrPartitionError
-from kclient.spark import ArchivedTopic, KeyShare, TopicAt, archive, stats
+from kclient.spark import ArchivedTopic, DataLossError, KeyShare, TopicAt, archive, stats
+from kclient.spark.pipelines.audit_sides import opened
 from kclient.spark.pipelines.stats import Counting
 from kclient.sync import Admin, Producer
 from tests.conftest import require_java
@@ -79,7 +80,14 @@ def test_keys_across_ranges_and_tasks_are_added_up(
     create(gateway, topic)
     keys = fill_with_keys(gateway, topic, 200)
     monkeypatch.setattr(sys.modules[Counting.__module__], "_RANGE", 7)
-    found = stats(spark, TopicAt(topic, {"bootstrap.servers": gateway}), top=100)
+    told: list[int] = []
+
+    def progress(step: str, done: int, total: int) -> None:
+        if step == "count":
+            told.append(done)
+
+    found = stats(spark, TopicAt(topic, {"bootstrap.servers": gateway}), top=100, progress=progress)
+    assert told == sorted(told), "what was done is never taken back, though a shuffle follows"
     assert found.keys is not None
     assert {each.key: each.records for each in found.keys.top} == dict(keys)
     assert isinstance(found.keys.top[0], KeyShare)
@@ -97,13 +105,33 @@ def test_a_topic_without_records_and_keys_that_are_not_counted(spark: SparkSessi
     assert len(found.spans) == 2
 
 
-def test_what_was_deleted_is_not_counted(spark: SparkSession, broker: str, topic: str) -> None:
+def test_what_was_deleted_is_not_counted(spark: SparkSession, broker: str, topic: str, tmp_path: Path) -> None:
     create(broker, topic)
     fill(broker, topic, range(20))
     with Admin(bootstrap_servers=broker) as admin:
         admin.delete_records({(topic, 0): 4})
     found = stats(spark, TopicAt(topic, {"bootstrap.servers": broker}))
     assert [(each.start, each.records) for each in found.partitions] == [(4, 6), (0, 10)]
+    archive(spark, tmp_path, {"bootstrap.servers": broker}, topics=[topic])
+    assert stats(spark, ArchivedTopic(tmp_path, topic)).partitions == found.partitions
+
+
+def test_what_is_deleted_while_it_is_read_is_an_error(
+    spark: SparkSession, gateway: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(gateway, topic)
+    fill(gateway, topic, range(20))
+    pipeline = sys.modules[Counting.__module__]
+
+    def opened_before(source: TopicAt) -> object:
+        side = opened(source)
+        with Admin(bootstrap_servers=gateway) as admin:
+            admin.delete_records({(topic, 0): 4})
+        return side
+
+    monkeypatch.setattr(pipeline, "opened", opened_before)
+    with pytest.raises(DataLossError, match=r"from offset 0 to before 4 are gone; .* by running this again$"):
+        stats(spark, TopicAt(topic, {"bootstrap.servers": gateway}))
 
 
 def test_what_is_wrong_is_said(spark: SparkSession, gateway: str, topic: str, tmp_path: Path) -> None:
@@ -145,7 +173,12 @@ def test_the_command(gateway: str, topic: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
-    [(("--per", "week"), 2, "rates are told by minute, hour, day"), ((), 1, "no such topic: there-is-none")],
+    [
+        (("--per", "week"), 2, "rates are told by minute, hour, day"),
+        ((), 1, "no such topic: there-is-none"),
+        (("--html", "/there/is/none.html"), 2, "'/there/is/none.html': there is no folder /there/is; make it first"),
+        (("--png", "/"), 2, "it is a folder; name a file in it"),
+    ],
 )
 def test_errors_are_one_sentence(gateway: str, arguments: tuple[str, ...], code: int, told: str) -> None:
     done = run("there-is-none", *arguments, gateway=gateway)

@@ -138,14 +138,24 @@ class ArchiveFolder:
             ArchiveError: it cannot be read, is damaged, or a newer release wrote it; or those of later runs are
                 gone, and what these archived would be archived again.
         """
+        while True:
+            found = self._manifest_paths()
+            numbers = sorted(found, reverse=True)
+            last = self._read(found[numbers[0]]) if numbers else None
+            try:
+                self._check_later(last)
+            except ArchiveError:
+                if max(self._manifest_paths(), default=0) == max(numbers, default=0):
+                    raise
+                continue  # nobody has to hold the lock to look: another run was committed meanwhile
+            return last and last.completed(self._readable(found[number] for number in numbers[1:]))
+
+    def _manifest_paths(self) -> dict[int, Path]:
+        """By their numbers."""
         with explained("the manifests cannot be read"):
             # where nothing was ever archived there is none to look into, and a dry run makes none
             paths = list(self._manifests.iterdir()) if self._manifests.exists() else []
-        found = {int(match[1]): path for path in paths if (match := _MANIFEST.fullmatch(path.name))}
-        numbers = sorted(found, reverse=True)
-        last = self._read(found[numbers[0]]) if numbers else None
-        self._check_later(last)
-        return last and last.completed(self._readable(found[number] for number in numbers[1:]))
+        return {int(match[1]): path for path in paths if (match := _MANIFEST.fullmatch(path.name))}
 
     def contents(self) -> tuple[Manifest, list[str]]:
         """The newest manifest, and the files that it and all before it have committed, below the destination.

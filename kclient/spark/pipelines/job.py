@@ -70,16 +70,16 @@ def run_job(context: SparkContext, group: str, description: str, work: Callable[
 
 
 def tasks_done(context: SparkContext, group: str) -> tuple[int, int]:
-    """How many tasks of a job group have ended, and how many there are, as far as Spark knows yet."""
+    """How many tasks of a job group's first stage have ended, and how many it has; 0 and 0 while Spark knows of none.
+
+    The first stage reads. Those behind a shuffle are left out: adaptive execution makes jobs of their own of them while
+    it goes on, which list the stages before once more as skipped, so that what is done would seem to grow less.
+    """
     tracker = context.statusTracker()
-    done = tasks = 0
-    for job in tracker.getJobIdsForGroup(group):
-        about = tracker.getJobInfo(job)
-        for stage in about.stageIds if about is not None else ():
-            info = tracker.getStageInfo(stage)
-            if info is not None:
-                done, tasks = done + info.numCompletedTasks, tasks + info.numTasks
-    return done, tasks
+    jobs = map(tracker.getJobInfo, tracker.getJobIdsForGroup(group))
+    first = min((stage for about in jobs if about is not None for stage in about.stageIds), default=None)
+    info = None if first is None else tracker.getStageInfo(first)
+    return (0, 0) if info is None else (info.numCompletedTasks, info.numTasks)
 
 
 @contextmanager

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import base64
 import io
+import os
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
+from pathlib import Path
 from typing import Any, TypeAlias
 
-from kclient.errors import MissingExtraError
+from kclient.arguments import shown
+from kclient.errors import ConfigError, MissingExtraError
 
 Drawing: TypeAlias = Callable[[Any], None]
 """Draws into matplotlib's axes."""
@@ -34,6 +38,27 @@ def check_matplotlib(what: str) -> None:
         raise MissingExtraError("matplotlib", "plots", what) from error
 
 
+def check_writable(path: str | Path, what: str) -> None:
+    """Whether a report could be written there, as far as can be said without making anything; `what` names it.
+
+    Raises:
+        ConfigError: it is a folder, lies in none, or may not be written.
+    """
+    target = Path(path)
+    try:
+        if target.is_dir():
+            why = "it is a folder; name a file in it"
+        elif not target.parent.is_dir():
+            why = f"there is no folder {target.parent}; make it first"
+        elif not os.access(target if target.exists() else target.parent, os.W_OK):
+            why = "it may not be written"
+        else:
+            return
+    except (OSError, ValueError) as error:
+        why = str(error)
+    raise ConfigError(f"{what} {path} cannot be written: {why}")
+
+
 def drawn(drawings: Sequence[Drawing], what: str) -> bytes:
     """All drawings in one PNG, one below the other.
 
@@ -50,7 +75,10 @@ def drawn(drawings: Sequence[Drawing], what: str) -> bytes:
         draw(place)
     FigureCanvasAgg(figure)
     found = io.BytesIO()
-    figure.savefig(found, format="png")
+    with warnings.catch_warnings():
+        # no font has all letters that keys may have: some are drawn as boxes, and are text in the page's tables
+        warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
+        figure.savefig(found, format="png")
     return found.getvalue()
 
 

@@ -193,7 +193,7 @@ class StatsReport:
 
     def _plots(self) -> bytes:
         drawings: list[Drawing] = [self._draw_partitions]
-        if self.spans:
+        if any(start <= _LAST_DRAWN_MS for start in self.spans):
             drawings.insert(0, self._draw_rates)
         if self.sizes.counts:
             drawings.append(self._draw_sizes)
@@ -205,7 +205,11 @@ class StatsReport:
         span, seconds = SPANS_MS[self.per], SPANS_MS[self.per] / 1000
         edges: list[int] = []
         rates: list[float] = []
+        later = 0
         for start, (records, _) in self.spans.items():
+            if start > _LAST_DRAWN_MS:
+                later += records
+                continue
             if edges and edges[-1] < start:  # nothing came in between
                 rates.append(0.0)
                 edges.append(start)
@@ -214,7 +218,8 @@ class StatsReport:
             rates.append(records / seconds)
             edges.append(start + span)
         axes.stairs(rates, [_axis_time(edge) for edge in edges], fill=True, color=_BLUE)
-        axes.set(title=f"Records by {self.per} of their timestamps (UTC)", ylabel="records a second")
+        without = f", without {later} of the year 9000 and later" if later else ""
+        axes.set(title=f"Records by {self.per} of their timestamps (UTC){without}", ylabel="records a second")
         axes.margins(x=0.01)
 
     def _draw_partitions(self, axes: Any) -> None:
@@ -264,6 +269,8 @@ def _shown(key: bytes, most: int = _SHOWN_KEY) -> str:
 
 _LAST_MS = 253_402_300_799_999
 """The end of the year 9999."""
+_LAST_DRAWN_MS = 221_845_391_999_999
+"""The end of the year 8999: matplotlib needs room between what it draws and the year 10000."""
 
 
 def _time(milliseconds: int | None) -> str:

@@ -241,6 +241,28 @@ def test_a_run_whose_files_are_not_moved_yet_is_not_missed(folder: ArchiveFolder
     assert folder.last() == made
 
 
+def test_a_run_that_is_committed_while_others_look_is_not_missed(
+    folder: ArchiveFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dry run, and who reads an archive, take no lock."""
+    folder.publish(commit(folder, 1, "topic=t/date=a/part-0-00000001-0123456789abcdef.parquet"))
+    look = folders._runs_of_files
+    later: list[Manifest] = []
+
+    def slow(destination: Path) -> set[str]:
+        if not later:
+            with folder.run(2) as staged:
+                name = f"topic=t/date=a/part-0-{staged.folder.name}.parquet"
+                write(staged, name)
+                later.append(manifest(2, staged, name))
+                folder.commit(later[0])
+            folder.publish(later[0])
+        return look(destination)
+
+    monkeypatch.setattr(folders, "_runs_of_files", slow)
+    assert ArchiveFolder(folder.destination).last() == later[0]
+
+
 def test_files_of_an_earlier_naming_are_missed_by_no_manifest_at_all(folder: ArchiveFolder) -> None:
     """They bore no number."""
     name = "topic=t/date=a/part-00000-1-0-0123456789abcdef.parquet"

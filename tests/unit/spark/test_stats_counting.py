@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from functools import reduce
@@ -11,6 +12,7 @@ import pyarrow
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kclient.spark.pipelines.histogram import Histogram
 from kclient.spark.pipelines.stats import CountedRange, Counting
 from kclient.spark.pipelines.stats_counting import RangeCounter, by_key, header_lengths
 from kclient.spark.pipelines.stats_report import StatsReport
@@ -109,6 +111,7 @@ def test_sums_of_a_range(given_rows: list[Row], size: int) -> None:
     assert found.first_timestamp == min((row.timestamp for row in timed), default=None)
     assert found.last_timestamp == max((row.timestamp for row in timed), default=None)
     assert found.sizes.records == len(given_rows)
+    assert found.first_offset == (0 if given_rows else None)
     assert found.spans == {
         span: (
             sum(row.timestamp // HOUR == span for row in timed),
@@ -196,3 +199,24 @@ def test_what_keys_and_times_look_like() -> None:
     assert [row[0] for row in report.key_rows()] == ["<b>$x$", "'\\xff\\x00'"]
     assert report.partition_rows()[0][-2:] == ("1970-01-01T00:00:00.000Z", f"{2**62} ms")
     assert report.key_rows()[0][2] == "66.67"
+
+
+def test_a_page_of_times_up_to_the_last_that_there_are() -> None:
+    """matplotlib draws none behind the year 9999, nor near its end."""
+    for last in (221_845_391_999_999, 253_402_300_799_999, 2**62):
+        parts = (PartitionStats(0, 0, 2, 2, spans={0: (1, 10), last // HOUR: (1, 10)}, sizes=Histogram({10: 2})),)
+        assert "data:image/png" in StatsReport("t", "hour", parts, None, (), 0.0).to_html()
+        alone = (PartitionStats(0, 0, 1, 1, spans={last // HOUR: (1, 10)}, sizes=Histogram({10: 1})),)
+        assert "data:image/png" in StatsReport("t", "hour", alone, None, (), 0.0).to_html()
+
+
+def test_keys_in_letters_that_the_font_of_pictures_lacks_give_no_warning() -> None:
+    keys = KeyStats(2, (KeyShare("日本語".encode(), 2, 20), KeyShare(b"a$b\\$", 1, 10)))
+    report = StatsReport("t", "hour", (PartitionStats(0, 0, 3, 3, sizes=Histogram({10: 3})),), keys, (), 0.0)
+    with warnings.catch_warnings(action="error"):
+        assert "<td>日本語</td>" in report.to_html()
+
+
+def test_an_archive_begins_at_its_first_record() -> None:
+    assert PartitionStats(0, 0, 9, 2, first_offset=4).from_first() == PartitionStats(0, 4, 9, 2, first_offset=4)
+    assert PartitionStats(0, 0, 9).from_first() == PartitionStats(0, 9, 9)
