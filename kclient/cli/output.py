@@ -68,8 +68,10 @@ def rich_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str
     """A table as rich prints it."""
     from rich import box
     from rich.table import Table
+    from rich.text import Text
 
-    shown = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
+    # as text: brackets in it, as of a folder's name, are no markup
+    shown = Table(title=None if title is None else Text(title), box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
     for column in columns:
         shown.add_column(column, overflow="fold")
     for row in rows:
@@ -86,7 +88,7 @@ def _rich_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: st
         console.print(shown)
         return
     if title is not None:
-        console.print(title, style="bold")
+        console.print(title, style="bold", markup=False)
     console.print("nothing", style="dim")
 
 

@@ -128,8 +128,9 @@ def shown(what: str) -> AbstractContextManager[object]:
     if not output.is_terminal():
         return nullcontext()
     from rich.console import Console
+    from rich.text import Text
 
-    return Console().status(f"{what} …")
+    return Console().status(Text(f"{what} …"))
 
 
 def progress() -> Any:

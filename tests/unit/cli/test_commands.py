@@ -584,6 +584,19 @@ def test_a_terminal_obeys_no_name_of_others(shell: Shell, monkeypatch: pytest.Mo
     assert not any(obeyed in shown for obeyed in ("\x1b[31m", "\r", "\x9b", "\u202e"))
 
 
+@pytest.mark.parametrize("rows", [[(1, "x")], []])
+def test_brackets_in_a_title_are_no_markup(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, rows: list[tuple[int, str]]
+) -> None:
+    from kclient.cli import output
+
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setattr(output, "is_terminal", lambda: True)
+    title = "/a[/b]"
+    output.table(["number", "a column that is wide enough"], rows, title=title)
+    assert title in capsys.readouterr().out
+
+
 @pytest.mark.slow
 def test_a_reader_that_leaves_early_is_no_error(memory: str) -> None:
     environment = {**os.environ, "KCLIENT_BOOTSTRAP_SERVERS": memory}
