@@ -5,12 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kclient.cli import output
 from kclient.cli.errors import UsageError, report
-from kclient.cli.settings import check_topic_name, client_settings, parse_config, refuse_group_settings, with_patience
 from kclient.cli.sides import asking_side, check_pages, is_archive, side_of
 from kclient.cli.spark_session import check_spark, progress, shown, spark_session
 from kclient.cli.trouble import told, trying_for

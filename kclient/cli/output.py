@@ -71,7 +71,9 @@ def rich_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str
     from rich.text import Text
 
     # as text: brackets in it, as of a folder's name, are no markup
-    shown = Table(title=None if title is None else Text(title), box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
+    shown = Table(
+        title=None if title is None else Text(title), box=box.SIMPLE_HEAD, title_justify="left", title_style="bold"
+    )
     for column in columns:
         shown.add_column(column, overflow="fold")
     for row in rows:

@@ -191,7 +191,7 @@ def pipeline_stats(
     """Count what a topic, or an archive of it, holds: sizes, rates, partitions and keys."""
     from kclient.cli.stats import StatsWanted, stats
 
+    wanted = StatsWanted(per, not no_keys, top, html, png, as_json, topic_id)
     return stats(
-        source, bootstrap, config or [], StatsWanted(per, not no_keys, top, html, png, as_json, topic_id), master=master,
-        spark_settings=parse_config(spark, "--spark"),
+        source, bootstrap, config or [], wanted, master=master, spark_settings=parse_config(spark, "--spark")
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What pipelines read, as commands name it: `TOPIC`, `TOPIC@ADDRESS` or `TOPIC@archive:DIR`; where reports are written."""
+"""What pipelines read, as commands name it: a topic, one at an address, or of an archive; where reports are written."""
 
 from __future__ import annotations
 

@@ -176,8 +176,13 @@ def test_the_command(gateway: str, topic: str, tmp_path: Path) -> None:
     [
         (("--per", "week"), 2, "rates are told by minute, hour, day"),
         ((), 1, "no such topic: there-is-none"),
-        (("--html", "/there/is/none.html"), 2, "'/there/is/none.html': there is no folder /there/is; make it first"),
+        (
+            ("--html", "/there/is/none.html"),
+            2,
+            "--html /there/is/none.html cannot be written: there is no folder /there/is",
+        ),
         (("--png", "/"), 2, "it is a folder; name a file in it"),
+        (("--topic-id", "x"), 2, "--topic-id is for an archive"),
     ],
 )
 def test_errors_are_one_sentence(gateway: str, arguments: tuple[str, ...], code: int, told: str) -> None:
@@ -185,3 +190,9 @@ def test_errors_are_one_sentence(gateway: str, arguments: tuple[str, ...], code:
     assert (done.returncode, done.stdout) == (code, "")
     assert told in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_settings_of_an_archive_are_refused(gateway: str, tmp_path: Path) -> None:
+    done = run(f"t@archive:{tmp_path}", "-c", "client.id=x", gateway=gateway)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--config is for a topic of a cluster" in done.stderr

@@ -11,7 +11,6 @@ from html import escape
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from kclient.arguments import shown
 from kclient.errors import ConfigError, MissingExtraError
 
 Drawing: TypeAlias = Callable[[Any], None]

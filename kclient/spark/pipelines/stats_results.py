@@ -67,7 +67,6 @@ class PartitionStats:
             min(offsets, default=None),
         )  # fmt: skip
 
-
     def from_first(self) -> PartitionStats:
         """As of an archive: it begins at its first record, or is empty."""
         return replace(self, start=self.end if self.first_offset is None else self.first_offset)
