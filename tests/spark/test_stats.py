@@ -18,6 +18,7 @@ from kclient.spark.pipelines.stats import Counting
 from kclient.sync import Admin, Producer
 from tests.conftest import require_java
 from tests.spark.archives import START, create, fill
+from tests.spark.made_archives import Row, make_archive
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -92,6 +93,14 @@ def test_keys_across_ranges_and_tasks_are_added_up(
     assert {each.key: each.records for each in found.keys.top} == dict(keys)
     assert isinstance(found.keys.top[0], KeyShare)
     assert (found.records, [(each.start, each.end) for each in found.partitions]) == (200, [(0, 100), (0, 100)])
+
+
+def test_a_partition_of_an_archive_begins_at_its_first_record(spark: SparkSession, topic: str, tmp_path: Path) -> None:
+    """Footers tell of the partitions of a row group together."""
+    rows = [*(Row(0, number, b"x") for number in range(10)), *(Row(1, number, b"x") for number in range(100, 200))]
+    make_archive(tmp_path, topic, rows)
+    found = stats(spark, ArchivedTopic(tmp_path, topic))
+    assert [(each.start, each.end, each.records) for each in found.partitions] == [(0, 10, 10), (100, 200, 100)]
 
 
 def test_a_topic_without_records_and_keys_that_are_not_counted(spark: SparkSession, gateway: str, topic: str) -> None:

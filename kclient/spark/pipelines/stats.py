@@ -91,9 +91,6 @@ def stats(
     counting = Counting(side, ranges, SPANS_MS[per], most if keys else None)
     texts, keyed = _counted(spark, counting, ranges, report)
     found = by_partition(map(range_from_text, texts))
-    if isinstance(source, ArchivedTopic):
-        # files tell only what no offset of any of their partitions is below
-        found = tuple(each.from_first() for each in found)
     told = reduce(lambda one, other: one.joined(other, most), map(keys_from_text, keyed), KeyStats(0, ()))
     return StatsReport(str(source), per, found, told if keys else None, side.notes, time.monotonic() - started)
 

@@ -42,7 +42,6 @@ class RangeCounter:
                 batch.column("key").null_count, batch.column("value").null_count,
                 compute.min(known).as_py(), compute.max(known).as_py(), batch.num_rows - len(known),
                 Histogram.of(sizes), self._spans(known, sizes.filter(timed)),
-                compute.min(batch.column("offset")).as_py(),
             )
         )  # fmt: skip
         return sizes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from kclient.spark.pipelines.histogram import Histogram
@@ -29,7 +29,6 @@ class PartitionStats:
         untimed: how many records have no timestamp (they are below 0).
         sizes: how large records are: key, value and headers.
         spans: records and bytes, by the number of the span of time since 1970.
-        first_offset: the offset of the first record; None where there is none.
     """
 
     partition: int
@@ -46,7 +45,6 @@ class PartitionStats:
     untimed: int = 0
     sizes: Histogram = field(default_factory=Histogram)
     spans: Mapping[int, tuple[int, int]] = field(default_factory=dict)
-    first_offset: int | None = None
 
     @property
     def size(self) -> int:
@@ -57,19 +55,13 @@ class PartitionStats:
         """With another range; it goes from the first start to the last end of both."""
         firsts = [each for each in (self.first_timestamp, other.first_timestamp) if each is not None]
         lasts = [each for each in (self.last_timestamp, other.last_timestamp) if each is not None]
-        offsets = [each for each in (self.first_offset, other.first_offset) if each is not None]
         return PartitionStats(
             self.partition, min(self.start, other.start), max(self.end, other.end), self.records + other.records,
             self.key_bytes + other.key_bytes, self.value_bytes + other.value_bytes,
             self.header_bytes + other.header_bytes, self.null_keys + other.null_keys,
             self.null_values + other.null_values, min(firsts, default=None), max(lasts, default=None),
             self.untimed + other.untimed, self.sizes + other.sizes, added(self.spans, other.spans),
-            min(offsets, default=None),
         )  # fmt: skip
-
-    def from_first(self) -> PartitionStats:
-        """As of an archive: it begins at its first record, or is empty."""
-        return replace(self, start=self.end if self.first_offset is None else self.first_offset)
 
 
 def added(one: Mapping[int, tuple[int, int]], other: Mapping[int, tuple[int, int]]) -> dict[int, tuple[int, int]]:

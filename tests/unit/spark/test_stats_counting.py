@@ -111,7 +111,6 @@ def test_sums_of_a_range(given_rows: list[Row], size: int) -> None:
     assert found.first_timestamp == min((row.timestamp for row in timed), default=None)
     assert found.last_timestamp == max((row.timestamp for row in timed), default=None)
     assert found.sizes.records == len(given_rows)
-    assert found.first_offset == (0 if given_rows else None)
     assert found.spans == {
         span: (
             sum(row.timestamp // HOUR == span for row in timed),
@@ -215,8 +214,3 @@ def test_keys_in_letters_that_the_font_of_pictures_lacks_give_no_warning() -> No
     report = StatsReport("t", "hour", (PartitionStats(0, 0, 3, 3, sizes=Histogram({10: 3})),), keys, (), 0.0)
     with warnings.catch_warnings(action="error"):
         assert "<td>日本語</td>" in report.to_html()
-
-
-def test_an_archive_begins_at_its_first_record() -> None:
-    assert PartitionStats(0, 0, 9, 2, first_offset=4).from_first() == PartitionStats(0, 4, 9, 2, first_offset=4)
-    assert PartitionStats(0, 0, 9).from_first() == PartitionStats(0, 9, 9)
