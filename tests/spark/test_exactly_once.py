@@ -57,6 +57,8 @@ def test_a_batch_by_name_is_written_once(spark: SparkSession, broker: str, topic
 
 def test_a_batch_without_a_name_is_all_or_nothing(spark: SparkSession, broker: str, topic: str) -> None:
     create(broker, topic)
+    with Admin(bootstrap_servers=broker) as admin:
+        before = {group.group_id for group in admin.list_groups()}  # streams of other tests keep theirs
     bad = "if(id = 999, repeat('x', 3000000), cast(id as string)) as value"
     with pytest.raises(Exception, match=r"RecordTooLarge|max.request.size"):
         save(spark.range(0, 1000, numPartitions=4).selectExpr(bad), broker, topic)
@@ -66,7 +68,7 @@ def test_a_batch_without_a_name_is_all_or_nothing(spark: SparkSession, broker: s
         save(numbers(spark, 1000), broker, topic)
         assert committed(broker, topic) == expected(1000)
         left = [group.group_id for group in admin.list_groups() if group.group_id.startswith("kclient-")]
-        assert left == [], "nobody can do the write again, so nothing is kept for that"
+        assert set(left) <= before, "nobody can do the write again, so nothing is kept for that"
 
 
 def test_a_stream_is_by_default(spark: SparkSession, broker: str, topic: str, tmp_path: Path) -> None:
