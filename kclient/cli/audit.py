@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kclient.cli import output
 from kclient.cli.errors import UsageError, report
-from kclient.cli.sides import asking_side, check_pages, is_archive, side_of
+from kclient.cli.sides import asking_side, check_pages, is_archive, side_of, write_pages
 from kclient.cli.spark_session import check_spark, progress, shown, spark_session
 from kclient.cli.trouble import told, trying_for
 
@@ -105,11 +105,7 @@ def _audited(
         output.line(found.to_json())
     else:
         _print(found)
-    # last of all: where the disk is full, what was found is told all the same
-    if wanted.html is not None:
-        found.write_html(wanted.html)
-    if wanted.png is not None:
-        found.write_png(wanted.png)
+    write_pages(found, wanted.html, wanted.png)
     return found
 
 

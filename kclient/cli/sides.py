@@ -10,6 +10,7 @@ from kclient.cli.settings import check_topic_name, client_settings, parse_config
 
 if TYPE_CHECKING:
     from kclient.spark.pipelines import ArchivedTopic, TopicAt
+    from kclient.spark.pipelines.report_page import PageReport
 
 _ARCHIVE = "archive:"
 
@@ -45,6 +46,14 @@ def asking_side(side: TopicAt | ArchivedTopic) -> tuple[TopicAt | ArchivedTopic,
         return side, ""
     asking, patience = with_patience(dict(side.settings))
     return TopicAt(side.topic, asking), patience
+
+
+def write_pages(found: PageReport, html: str | None, png: str | None) -> None:
+    """Write a report. Last of all: where the disk is full, what was found is told all the same."""
+    if html is not None:
+        found.write_html(html)
+    if png is not None:
+        found.write_png(png)
 
 
 def check_pages(paths: Mapping[str, str | None], what: str) -> None:

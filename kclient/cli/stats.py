@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kclient.cli import output
 from kclient.cli.errors import UsageError
-from kclient.cli.sides import asking_side, check_pages, is_archive, side_of
+from kclient.cli.sides import asking_side, check_pages, is_archive, side_of, write_pages
 from kclient.cli.spark_session import check_spark, progress, shown, spark_session
 from kclient.cli.trouble import told, trying_for
 
@@ -63,11 +63,7 @@ def stats(
         output.line(found.to_json())
     else:
         _print(found)
-    # last of all: where the disk is full, what was found is told all the same
-    if wanted.html is not None:
-        found.write_html(wanted.html)
-    if wanted.png is not None:
-        found.write_png(wanted.png)
+    write_pages(found, wanted.html, wanted.png)
     return 0
 
 
@@ -86,6 +82,5 @@ def _print(found: StatsReport) -> None:
         )
     if found.key_rows():
         output.table(KEY_COLUMNS, found.key_rows(), title="Keys with the most records")
-    busiest = sorted(found.span_rows(), key=lambda row: -int(str(row[1])))[:10]
-    if busiest:
-        output.table(SPAN_COLUMNS, busiest, title=f"Busiest {found.per}s")
+    if found.spans:
+        output.table(SPAN_COLUMNS, found.busiest_rows(10), title=f"Busiest {found.per}s")

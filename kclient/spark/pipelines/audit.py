@@ -6,7 +6,6 @@ Spark's tasks read both sides of a range and tell what they found in a few numbe
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,7 @@ from kclient.spark.pipelines.audit_report import AuditReport
 from kclient.spark.pipelines.audit_results import RangeResult, from_text, to_text
 from kclient.spark.pipelines.audit_sides import ArchivedTopic, ReadableSide, TopicAt, check_side, opened
 from kclient.spark.pipelines.failures import AuditError
-from kclient.spark.pipelines.job import cause_of, run_job, tasks_done
+from kclient.spark.pipelines.job import collected
 
 if TYPE_CHECKING:
     import pyarrow
@@ -180,24 +179,8 @@ def _compared(
 ) -> list[RangeResult]:
     if not stretches:
         return []
-    context, run = spark.sparkContext, uuid.uuid4().hex[:16]
     numbers = spark.range(0, len(stretches), 1, len(stretches))
     told = numbers.mapInArrow(Comparing(sides, rules, stretches).run, "result string")
     total = sum(map(len, stretches))
-    group = f"kclient-audit-{run}"
-
-    def collect() -> list[RangeResult]:
-        try:
-            rows = told.collect()
-        except Exception as error:
-            raise cause_of(error, AuditError) from error
-        return [from_text(row.result) for row in rows]
-
-    def look() -> None:
-        done, tasks = tasks_done(context, group)
-        if tasks:
-            report("compare", total * done // tasks, total)
-
-    results = run_job(context, group, "kclient audit", collect, look)
-    report("compare", total, total)
-    return results
+    rows = collected(told, "audit", AuditError, lambda percent: report("compare", total * percent // 100, total))
+    return [from_text(row.result) for row in rows]

@@ -7,19 +7,18 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from html import escape
-from pathlib import Path
 from typing import Any
 
 from kclient.spark.pipelines.audit_plots import plots
 from kclient.spark.pipelines.audit_results import Latency, Parting, RangeResult, SideResult, by_partition
-from kclient.spark.pipelines.report_page import page, picture, table
+from kclient.spark.pipelines.report_page import PageReport, page, picture, table
 
 _RANGES = 200
 """So many ranges are in a page; those that differ come first."""
 
 
 @dataclass(frozen=True)
-class AuditReport:
+class AuditReport(PageReport):
     """What an audit found.
 
     Attributes:
@@ -95,31 +94,12 @@ class AuditReport:
         """As one JSON object."""
         return json.dumps(self.as_json())
 
-    def write_html(self, path: str | Path) -> None:
-        """Write one page, with its pictures inside.
-
-        Raises:
-            MissingExtraError: matplotlib is not installed.
-            OSError: it cannot be written.
-        """
-        Path(path).write_text(self.to_html(), "utf-8")
-
-    def write_png(self, path: str | Path) -> None:
-        """Write the pictures as one.
-
-        Raises:
-            MissingExtraError: matplotlib is not installed.
-            OSError: it cannot be written.
-        """
-        Path(path).write_bytes(plots(self.partitions, self.ranges, self.latency, self.by))
-
     def to_html(self) -> str:
         """The page.
 
         Raises:
             MissingExtraError: matplotlib is not installed.
         """
-        drawn = plots(self.partitions, self.ranges, self.latency, self.by)
         verdict = "same" if self.same else "different"
         parts = [
             f"<h1>Audit: <span class='{verdict}'>{verdict}</span></h1>",
@@ -127,7 +107,7 @@ class AuditReport:
             f"<p>Left: {escape(self.left)}<br>Right: {escape(self.right)}</p>",
             *(f"<p>{escape(note)}</p>" for note in self.notes),
             table(PARTITION_COLUMNS, [partition_row(each) for each in self.partitions]),
-            picture(drawn, "records, ranges and latency"),
+            picture(self._plots(), "records, ranges and latency"),
             *(_parting_html(parting) for parting in self.partings),
             "<h2>Gaps</h2>",
             table(GAP_COLUMNS, self.gap_rows()),
@@ -136,6 +116,9 @@ class AuditReport:
             table(RANGE_COLUMNS, [range_row(each) for each in sorted(self.ranges, key=_worst_first)[:_RANGES]]),
         ]
         return page(f"Audit: {verdict}", parts)
+
+    def _plots(self) -> bytes:
+        return plots(self.partitions, self.ranges, self.latency, self.by)
 
     def gap_rows(self) -> list[tuple[object, ...]]:
         """Offsets that are missing, a row for each side of a partition that has gaps."""

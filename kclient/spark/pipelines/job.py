@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TypeVar
@@ -16,6 +17,7 @@ from kclient.spark.ranges import DataLossError
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
+    from pyspark.sql import DataFrame, Row
 
 T = TypeVar("T")
 
@@ -69,7 +71,34 @@ def run_job(context: SparkContext, group: str, description: str, work: Callable[
     return results[0]
 
 
-def tasks_done(context: SparkContext, group: str) -> tuple[int, int]:
+def collected(frame: DataFrame, name: str, failure: type[PipelineError], report: Callable[[int], None]) -> list[Row]:
+    """The rows of a pipeline's frame.
+
+    Args:
+        frame: What is collected.
+        name: The pipeline's.
+        failure: What it raises where what a task raised is no error of Kafka's.
+        report: Called meanwhile with how many percent of the tasks that read have ended; at the end with 100.
+    """
+    context, group = frame.sparkSession.sparkContext, f"kclient-{name}-{uuid.uuid4().hex[:16]}"
+
+    def collect() -> list[Row]:
+        try:
+            return frame.collect()
+        except Exception as error:
+            raise cause_of(error, failure) from error
+
+    def look() -> None:
+        done, tasks = _tasks_done(context, group)
+        if tasks:
+            report(100 * done // tasks)
+
+    rows = run_job(context, group, f"kclient {name}", collect, look)
+    report(100)
+    return rows
+
+
+def _tasks_done(context: SparkContext, group: str) -> tuple[int, int]:
     """How many tasks of a job group's first stage have ended, and how many it has; 0 and 0 while Spark knows of none.
 
     The first stage reads. Those behind a shuffle are left out: adaptive execution makes jobs of their own of them while

@@ -25,6 +25,40 @@ img { max-width: 100% }
 """
 
 
+class PageReport:
+    """What is written as a page or as its pictures alone."""
+
+    def to_html(self) -> str:
+        """The page.
+
+        Raises:
+            MissingExtraError: matplotlib is not installed.
+        """
+        raise NotImplementedError
+
+    def _plots(self) -> bytes:
+        """The pictures as one PNG."""
+        raise NotImplementedError
+
+    def write_html(self, path: str | Path) -> None:
+        """Write one page, with its pictures inside.
+
+        Raises:
+            MissingExtraError: matplotlib is not installed.
+            OSError: it cannot be written.
+        """
+        Path(path).write_text(self.to_html(), "utf-8")
+
+    def write_png(self, path: str | Path) -> None:
+        """Write the pictures as one.
+
+        Raises:
+            MissingExtraError: matplotlib is not installed.
+            OSError: it cannot be written.
+        """
+        Path(path).write_bytes(self._plots())
+
+
 def check_matplotlib(what: str) -> None:
     """Whether pictures can be drawn.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -13,7 +12,7 @@ from kclient.arguments import as_count, check_callback, shown
 from kclient.errors import ConfigError
 from kclient.spark.pipelines.audit_sides import ArchivedTopic, ReadableSide, TopicAt, check_side, opened
 from kclient.spark.pipelines.failures import StatsError
-from kclient.spark.pipelines.job import cause_of, run_job, tasks_done
+from kclient.spark.pipelines.job import collected
 from kclient.spark.pipelines.stats_counting import RangeCounter, by_key
 from kclient.spark.pipelines.stats_report import SPANS_MS, StatsReport
 from kclient.spark.pipelines.stats_results import (
@@ -197,27 +196,12 @@ def _counted(
 
     if not ranges:
         return [], []
-    context, group = spark.sparkContext, f"kclient-stats-{uuid.uuid4().hex[:16]}"
     numbers = spark.range(0, len(ranges), 1, len(ranges))
     told = numbers.mapInArrow(counting.read, _COUNTED)
     if counting.top is not None:
         sums = [functions.sum(name).alias(name) for name in ("records", "size")]
         told = told.groupBy("result", "key").agg(*sums).mapInArrow(counting.tell, _TOLD)
     total = sum(each.end - each.start for each in ranges)
-
-    def collect() -> tuple[list[str], list[str]]:
-        try:
-            rows = told.collect()
-        except Exception as error:
-            raise cause_of(error, StatsError) from error
-        texts = [row.result for row in rows if row.result is not None]
-        return texts, [row.keys for row in rows if row.result is None] if counting.top is not None else []
-
-    def look() -> None:
-        done, tasks = tasks_done(context, group)
-        if tasks:
-            report("count", total * done // tasks, total)
-
-    results = run_job(context, group, "kclient stats", collect, look)
-    report("count", total, total)
-    return results
+    rows = collected(told, "stats", StatsError, lambda percent: report("count", total * percent // 100, total))
+    texts = [row.result for row in rows if row.result is not None]
+    return texts, [row.keys for row in rows if row.result is None] if counting.top is not None else []

@@ -7,11 +7,10 @@ import json
 from dataclasses import asdict, dataclass
 from functools import cached_property, reduce
 from html import escape
-from pathlib import Path
 from typing import Any
 
 from kclient.spark.pipelines.histogram import Histogram
-from kclient.spark.pipelines.report_page import Drawing, drawn, page, picture, table
+from kclient.spark.pipelines.report_page import Drawing, PageReport, drawn, page, picture, table
 from kclient.spark.pipelines.stats_results import KeyStats, PartitionStats, added
 
 SPANS_MS = {"minute": 60_000, "hour": 3_600_000, "day": 86_400_000}
@@ -29,7 +28,7 @@ _BLUE, _RED = "#3b6ea8", "#c0392b"
 
 
 @dataclass(frozen=True)
-class StatsReport:
+class StatsReport(PageReport):
     """What a topic holds. Bytes are those of keys, values and headers as producers sent them: uncompressed.
 
     Attributes:
@@ -116,24 +115,6 @@ class StatsReport:
         """As one JSON object."""
         return json.dumps(self.as_json())
 
-    def write_html(self, path: str | Path) -> None:
-        """Write one page, with its pictures inside.
-
-        Raises:
-            MissingExtraError: matplotlib is not installed.
-            OSError: it cannot be written.
-        """
-        Path(path).write_text(self.to_html(), "utf-8")
-
-    def write_png(self, path: str | Path) -> None:
-        """Write the pictures as one.
-
-        Raises:
-            MissingExtraError: matplotlib is not installed.
-            OSError: it cannot be written.
-        """
-        Path(path).write_bytes(self._plots())
-
     def to_html(self) -> str:
         """The page.
 
@@ -156,8 +137,7 @@ class StatsReport:
                 f"<p>{self.keys.distinct} different ones.</p>",
                 table(KEY_COLUMNS, self.key_rows()),
             ]
-        busiest = sorted(self.span_rows(), key=lambda row: -int(str(row[1])))
-        parts += [f"<h2>Busiest {self.per}s</h2>", table(SPAN_COLUMNS, busiest[:_SPANS])]
+        parts += [f"<h2>Busiest {self.per}s</h2>", table(SPAN_COLUMNS, self.busiest_rows(_SPANS))]
         return page(self.source, parts)
 
     def partition_rows(self) -> list[tuple[object, ...]]:
@@ -181,12 +161,13 @@ class StatsReport:
             for each in (self.keys.top if self.keys is not None else ())
         ]  # fmt: skip
 
-    def span_rows(self) -> list[tuple[object, ...]]:
-        """Rates in the columns `SPAN_COLUMNS`, by time."""
+    def busiest_rows(self, most: int) -> list[tuple[object, ...]]:
+        """The spans with the most records in the columns `SPAN_COLUMNS`."""
+        busiest = sorted(self.spans.items(), key=lambda span: -span[1][0])[:most]
         seconds = SPANS_MS[self.per] / 1000
         return [
             (_time(start), records, size, f"{records / seconds:.4g}", f"{size / seconds:.4g}")
-            for start, (records, size) in self.spans.items()
+            for start, (records, size) in busiest
         ]
 
     # Pictures
