@@ -92,7 +92,7 @@ class TheirMember(Member):
         client = confluent.Consumer({
             "bootstrap.servers": self.bootstrap, "group.id": self.group, "enable.auto.commit": False,
             "heartbeat.interval.ms": 300, "session.timeout.ms": 10_000, "auto.offset.reset": "error",
-            "partition.assignment.strategy": "range",
+            "partition.assignment.strategy": "range", **_FINDS_COORDINATORS,
         })  # fmt: skip
 
         def on_assign(_: Any, partitions: Sequence[Any]) -> None:
@@ -121,6 +121,11 @@ class TheirMember(Member):
         finally:
             client.close()
 
+
+_FINDS_COORDINATORS = {"fetch.wait.max.ms": 20, "retry.backoff.ms": 1000}
+"""librdkafka sends a commit that failed again to whoever coordinated, after `retry.backoff.ms`. If the new coordinator is
+found later than that (whom it asks for it is busy with its fetch), it throws the commit away with that connection, takes
+the new one for dead because of it, asks again, and so on; it never counts those attempts. Any broker's clients do so."""
 
 _PASSING = {"NOT_COORDINATOR", "COORDINATOR_NOT_AVAILABLE", "COORDINATOR_LOAD_IN_PROGRESS", "_WAIT_COORD", "_TRANSPORT"}
 
@@ -157,8 +162,9 @@ def three(data: Path) -> Iterator[list[GatewayProcess]]:
             each.start()
         yield found
     finally:
-        for each in found:
+        for number, each in enumerate(found, 1):
             each.stop()
+            print(*(f"{number}: {line}" for line in each.stderr), sep="")  # for whoever looks why it failed
 
 
 def _knows(gateway: GatewayProcess) -> bool:
