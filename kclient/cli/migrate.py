@@ -274,8 +274,8 @@ def _as_json(found: ComparedSides) -> dict[str, Any]:
             {
                 "topic": each.tp.topic,
                 "partition": each.tp.partition,
-                "source": each.source._asdict(),
-                "store": each.target._asdict(),
+                "source": None if each.source is None else each.source._asdict(),
+                "store": None if each.target is None else each.target._asdict(),
                 "records": each.records,
                 "checksum": each.checksum or None,
                 "difference": each.difference,

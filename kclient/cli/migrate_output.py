@@ -85,8 +85,8 @@ def print_verification(found: ComparedSides) -> None:
             (
                 each.tp.topic,
                 each.tp.partition,
-                each.source.start,
-                each.source.end,
+                None if each.source is None else each.source.start,
+                None if each.source is None else each.source.end,
                 each.records,
                 each.checksum or None,
                 each.difference or each.note or "equal",

@@ -26,14 +26,18 @@ _EPOCH: Final = slice(12, 16)
 
 _PIECE: Final = 64 << 10
 
+AT_SOURCE: Final = "at the source"
+IN_STORE: Final = "in the store"
+
 
 @dataclass(slots=True)
 class PartitionComparison:
     """How a partition compares."""
 
     tp: TopicPartition
-    source: Bounds
-    target: Bounds
+    source: Bounds | None
+    """Where it begins and ends there; None if it does not tell."""
+    target: Bounds | None
     records: int = 0
     """Records that are equal on both sides."""
     checksum: str = ""
@@ -69,19 +73,36 @@ def _equal(one: memoryview, other: memoryview) -> bool:
     )
 
 
+class UnreadableError(KafkaError):
+    """A partition cannot be read on one side.
+
+    Args:
+        where: The side, as a sentence goes on.
+        error: Why.
+    """
+
+    def __init__(self, where: str, error: KafkaError) -> None:
+        what = "a batch is damaged" if isinstance(error, CorruptRecordError) else "it cannot be read"
+        super().__init__(f"{what} {where}: {error}")
+
+
 class SideReader:
     """The batches of a partition on one side, in order.
 
     Args:
         side: The cluster.
+        where: Which of both it is, as a sentence goes on.
         tp: The partition.
         topic_id: Its topic's.
         start: The first offset that counts.
         end: Where to stop.
     """
 
-    def __init__(self, side: SourceCluster, tp: TopicPartition, topic_id: bytes, start: int, end: int) -> None:
+    def __init__(
+        self, side: SourceCluster, where: str, tp: TopicPartition, topic_id: bytes, start: int, end: int
+    ) -> None:
         self._side = side
+        self._where = where
         self._tp = tp
         self._topic_id = topic_id
         self.floor: int = start
@@ -92,7 +113,11 @@ class SideReader:
         self._items: deque[tuple[Any, ...]] = deque()
 
     async def batch(self) -> Batch | None:
-        """The next whole batch, which is not taken; None at the end, or amid the records of one."""
+        """The next whole batch, which is not taken; None at the end, or amid the records of one.
+
+        Raises:
+            UnreadableError: It cannot be read.
+        """
         if self._items:
             return None
         while True:
@@ -100,20 +125,30 @@ class SideReader:
                 self._batches.popleft()
             if self._batches or self._position >= self._end:
                 return self._batches[0] if self._batches else None
-            await self._read()
+            try:
+                await self._read()
+            except KafkaError as error:
+                raise UnreadableError(self._where, error) from error
 
     def take(self) -> Batch:
         """Take the next batch as a whole."""
         return self._batches.popleft()
 
     async def item(self) -> tuple[Any, ...] | None:
-        """The next record, which is not taken: its offset first; None at the end."""
+        """The next record, which is not taken: its offset first; None at the end.
+
+        Raises:
+            UnreadableError: It cannot be read.
+        """
         while not self._items or self._items[0][0] < self.floor:
             if self._items:
                 self._items.popleft()
             elif (batch := await self.batch()) is not None:
                 self._batches.popleft()
-                self._items.extend(_items(batch, self._tp))
+                try:
+                    self._items.extend(_items(batch, self._tp))
+                except KafkaError as error:
+                    raise UnreadableError(self._where, error) from error
             else:
                 return None
         return self._items[0]
@@ -229,7 +264,7 @@ async def compare(
     records: bool = True,
     end: int | None = None,
 ) -> PartitionComparison:
-    """Compare what a partition has on both sides, up to the first difference.
+    """Compare what a partition has on both sides, up to the first difference; that one cannot be read is one, too.
 
     Args:
         tp: The partition.
@@ -240,8 +275,6 @@ async def compare(
         records: Whether the records are read; else only where it begins and ends is compared.
         end: Where the source has ended after it was looked where the target ends, which may follow; None for its end.
 
-    Raises:
-        KafkaError: A side cannot be read.
     """
     theirs, ours = source[2], target[2]
     result = PartitionComparison(tp, theirs, ours)
@@ -254,14 +287,14 @@ async def compare(
             f"the store has the offsets {ours.start} to {theirs.start - 1}, which the source has deleted since"
         )
     work = _Comparison(
-        SideReader(source[0], tp, source[1], start, until),
-        SideReader(target[0], tp, target[1], start, until),
+        SideReader(source[0], AT_SOURCE, tp, source[1], start, until),
+        SideReader(target[0], IN_STORE, tp, target[1], start, until),
         compacted,
     )
     try:
         result.difference = await work.run()
-    except CorruptRecordError as error:
-        result.difference = f"a batch is damaged: {error}"
+    except UnreadableError as error:
+        result.difference = str(error)
     result.records, result.checksum = work.records, work.digest.hexdigest()
     if work.only_ours and result.note is None:
         result.note = f"{work.only_ours} records that the source has compacted away are still in the store"
@@ -288,7 +321,7 @@ class _Comparison:
         self.digest = hashlib.blake2b(digest_size=8)
 
     async def run(self) -> str | None:
-        """The first difference."""
+        """The first difference. Raises `UnreadableError` if a side cannot be read."""
         while True:
             theirs, ours = await self._theirs.batch(), await self._ours.batch()
             if theirs is not None and ours is not None and theirs.same(ours):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -12,13 +12,17 @@ from kclient.admin import ConfigResource, ConfigResourceType
 from kclient.errors import KafkaError
 from kclient.gateway.rows.topics import TAKEN_OVER
 from kclient.gateway.settings import HTP_MIRROR
-from kclient.migration.comparison import PartitionComparison, compare
+from kclient.migration.comparison import AT_SOURCE, IN_STORE, PartitionComparison, UnreadableError, compare
 from kclient.migration.offsets import committed
-from kclient.migration.source import SourceCluster, SourceTopic
+from kclient.migration.source import Bounds, SourceCluster, SourceTopic
 from kclient.types import TopicPartition
 
 _TOGETHER: Final = 4
 """Partitions that are compared at the same time."""
+_ASKED_TOGETHER: Final = 32
+"""And those of which each is asked for by itself where it begins and ends."""
+_PATIENCE_S: Final = 5.0
+"""Seconds for that: all together have had longer before."""
 
 
 @dataclass(slots=True)
@@ -63,7 +67,7 @@ async def verify(
         progress: Is told of each partition that was compared.
 
     Raises:
-        KafkaError: A side cannot be read.
+        KafkaError: A side cannot be read at all; that some partitions cannot is told as their difference.
     """
     result = ComparedSides()
     here = await target.topics()
@@ -108,38 +112,77 @@ class _Verifying:
     async def run(self, wanted: list[tuple[TopicPartition, SourceTopic]], names: list[str]) -> None:
         policies = {name: own.get("cleanup.policy", "") for name, own in (await self._source.settings(names)).items()}
         taken = await taken_over(self._target, names)
-        partitions = [tp for tp, _ in wanted]
         # the source's ends first: what is there then has to be in the store a moment later
-        theirs = await self._source.bounds(partitions)
-        ours = await self._target.bounds(partitions)
-        later = await self._source.bounds(partitions)
+        theirs = await self._bounds(self._source, AT_SOURCE, [tp for tp, _ in wanted], {})
+        ours = await self._bounds(self._target, IN_STORE, theirs, theirs)
+        later = await self._bounds(self._source, AT_SOURCE, ours, theirs)
         places = anyio.Semaphore(_TOGETHER)
-        failures: list[KafkaError] = []
 
         async def one(tp: TopicPartition, topic: SourceTopic) -> None:
             async with places:
-                try:
-                    compared = await compare(
-                        tp,
-                        (self._source, topic.topic_id, theirs[tp]._replace(start=later[tp].start)),
-                        (self._target, self._here[tp.topic].topic_id, ours[tp]),
-                        compacted="compact" in policies[tp.topic],
-                        taken_over=tp.topic in taken,
-                        records=self._records,
-                        end=later[tp].end,
-                    )
-                except KafkaError as error:
-                    failures.append(error)
-                    return
+                compared = await compare(
+                    tp,
+                    (self._source, topic.topic_id, theirs[tp]._replace(start=later[tp].start)),
+                    (self._target, self._here[tp.topic].topic_id, ours[tp]),
+                    compacted="compact" in policies[tp.topic],
+                    taken_over=tp.topic in taken,
+                    records=self._records,
+                    end=later[tp].end,
+                )
             self._result.partitions.append(compared)
             self._progress(compared)
 
         async with anyio.create_task_group() as tasks:
             for tp, topic in wanted:
-                tasks.start_soon(one, tp, topic)
+                if tp in later:
+                    tasks.start_soon(one, tp, topic)
         self._result.partitions.sort(key=lambda each: each.tp)
-        if failures:
-            raise failures[0]
+
+    async def _bounds(
+        self,
+        side: SourceCluster,
+        where: str,
+        partitions: Collection[TopicPartition],
+        theirs: Mapping[TopicPartition, Bounds],
+    ) -> dict[TopicPartition, Bounds]:
+        """Where partitions begin and end; those that do not tell it differ.
+
+        Args:
+            side: The source or the store.
+            where: Which of both that is, as a sentence goes on.
+            partitions: Whose.
+            theirs: What is known of the source.
+
+        Raises:
+            KafkaError: None of them tells it.
+        """
+        try:
+            return await side.bounds(partitions)
+        except KafkaError as error:
+            if len(partitions) == 1:
+                raise
+            failure = error
+        found: dict[TopicPartition, Bounds] = {}
+        unreadable: dict[TopicPartition, KafkaError] = {}
+        places = anyio.Semaphore(_ASKED_TOGETHER)
+
+        async def one(tp: TopicPartition) -> None:
+            async with places:
+                try:
+                    found.update(await side.bounds([tp], timeout=_PATIENCE_S))
+                except KafkaError as error:
+                    unreadable[tp] = error
+
+        async with anyio.create_task_group() as tasks:
+            for tp in partitions:
+                tasks.start_soon(one, tp)
+        if not found:
+            raise failure
+        for tp, why in unreadable.items():
+            compared = PartitionComparison(tp, theirs.get(tp), None, difference=str(UnreadableError(where, why)))
+            self._result.partitions.append(compared)
+            self._progress(compared)
+        return found
 
 
 async def _compare_offsets(

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import crc32c
 import pytest
 
-from kclient.errors import KafkaError
 from kclient.migration.offsets import Moved, OffsetsMoved, move_offsets
-from kclient.migration.source import Bounds, Fetched
+from kclient.migration.source import Bounds, Fetched, SourceCluster
 from kclient.migration.verifying import ComparedSides, verify
 from kclient.records import CompressionType
 from kclient.types import OffsetAndMetadata, TopicPartition
@@ -175,10 +176,45 @@ async def test_who_answers_nothing_for_a_while_has_not_lost_anything(
             monkeypatch.setattr(quiet, "bounds", bounds)
             if told == 2:
                 return  # it says itself that there is nothing
-            with pytest.raises(
-                KafkaError, match="flights-0: nothing is answered from offset 0 up to 2, though it ends"
-            ):
-                await verify(theirs, ours, (await theirs.topics()).values())
+            (failure,) = (await verify(theirs, ours, (await theirs.topics()).values())).failures
+            where = "at the source" if side == "source" else "in the store"
+            assert failure.startswith(
+                f"flights-0: it cannot be read {where}: flights-0: nothing is answered from offset 0 up to 2, though it"
+            )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        ("record", r"flights-0: a batch is damaged in the store: The batch at offset 0 is corrupt: .* \[CORRUPT_.*\]"),
+        ("frame", r"flights-0: it cannot be read in the store: .* \[KAFKA_STORAGE_ERROR\]"),
+        ("file", r"flights-0: it cannot be read in the store: .* \[KAFKA_STORAGE_ERROR\]"),
+    ],
+)  # fmt: skip
+async def test_a_damaged_store_is_told_and_the_rest_compared(damage: str, told: str, tmp_path: Path) -> None:
+    async with pair() as source:
+        for topic in ("flights", "trains"):
+            await source.wire.create(topic)
+            await source.wire.produce(topic, batch_of(topic.encode(), b"..."))
+        async with running(f"embedded:{tmp_path}") as (target, _), source.mirroring(target) as mirror:
+            await caught_up(mirror)
+        (log,) = (each for each in tmp_path.rglob("*.log") if b"flights" in each.read_bytes())
+        data = bytearray(log.read_bytes())
+        data[8 if damage == "frame" else data.index(b"flights")] ^= 1
+        log.write_bytes(data)
+        if damage == "file":
+            log.unlink()
+        async with running(f"embedded:{tmp_path}"), source.source() as theirs, SourceCluster(
+            bootstrap_servers=f"embedded:{tmp_path}", retry_backoff_ms=10, default_api_timeout_ms=3000,
+            request_timeout_ms=2000,
+        ) as ours:  # fmt: skip
+            found = await verify(theirs, ours, (await theirs.topics()).values())
+        (failure,) = found.failures
+        assert re.fullmatch(told, failure)
+        assert [(each.tp.topic, each.records, each.difference is None) for each in found.partitions] == [
+            ("flights", 0, False), ("trains", 2, True)
+        ]  # fmt: skip
 
 
 @pytest.mark.slow
