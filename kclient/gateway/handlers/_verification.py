@@ -110,6 +110,7 @@ class Verifications:
                 error = InvalidPidMappingError("a transaction's request has batches of more than one producer")
                 self._errors = dict.fromkeys(self._wanted, error)
                 return
+            late = RequestTimedOutError("the transaction's coordinator has not answered in time")
             for partition, _ in self._wanted.values():  # all at once
                 partition.open_soon()
             for key, (partition, header) in self._wanted.items():
@@ -123,9 +124,8 @@ class Verifications:
                 self._logs[key] = log
                 if verification is not None:
                     self._asked[key] = _Asked(log, verification)
+                    self._errors[key] = late  # until it has answered; it is never asked if this is cancelled
             if self._asked and not self._closed:
-                late = RequestTimedOutError("the transaction's coordinator has not answered in time")
-                self._errors.update(dict.fromkeys(self._asked, late))
                 with anyio.move_on_after(max(self._deadline - self._clock.now(), 0.0)):
                     await self._ask_coordinator()
         finally:

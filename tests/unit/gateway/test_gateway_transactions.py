@@ -308,6 +308,34 @@ async def test_a_partition_that_is_named_often_leaves_no_verification(monkeypatc
             assert not partition.log.transactions._verifications
 
 
+async def test_what_a_gateway_that_fails_has_not_verified_is_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be in no transaction, and sent again to the next gateway be told to be there already."""
+    coordinator, htp = coordinated(monkeypatch), f"memory:{next(names)}"
+    gateway = Gateway(htp, listen=None)
+    await gateway.start()
+    wire = connect(gateway)
+    await wire.create("t", 2)
+    Transactor(wire, coordinator, local_peers(gateway, coordinator), "x").begin()
+    ready, waits = Partition.ready, anyio.Event()
+
+    async def hang(self: Partition) -> None:
+        if self.index == 1:
+            waits.set()
+            await anyio.sleep_forever()
+        await ready(self)
+
+    with monkeypatch.context() as patched, anyio.fail_after(20):
+        patched.setattr(Partition, "ready", hang)
+        await wire.send(numbered(0, [0, 1]), 12)
+        await waits.wait()
+        gateway._supervisor.fail(RuntimeError("it has failed"))
+        await gateway.close()
+    await wire.aclose()
+    assert not coordinator.asked
+    async with running(htp) as (_, wire):
+        assert await wire.values("t") == await wire.values("t", 0, 1) == []
+
+
 async def test_a_client_that_goes_away_while_it_is_verified_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     async with transacting(monkeypatch) as (gateway, wire, coordinator, transactor):
         await wire.create("t")
