@@ -175,10 +175,15 @@ def start(bootstrap: str, topic: str, *arguments: str, timeout: float) -> int:
     return int(json.loads(done.stdout.splitlines()[-1]))
 
 
+def options_of(bootstrap: str, topic: str) -> WriteOptions:
+    """Of a sink that is called like its topic."""
+    settings = {"bootstrap.servers": bootstrap, "transaction.timeout.ms": "600000", "linger.ms": "0"}
+    return WriteOptions(settings, topic, exactly_once=True, sink=topic)
+
+
 def main(bootstrap: str, topic: str, *arguments: str) -> None:
     assert (Admin, Producer) is not None  # imported once, not by each process that is forked
-    settings = {"bootstrap.servers": bootstrap, "transaction.timeout.ms": "600000", "linger.ms": "0"}
-    options = WriteOptions(settings, topic, exactly_once=True, sink=topic)
+    options = options_of(bootstrap, topic)
     found = at_random(options, *map(int, arguments)) if arguments else each_request(options)
     print(json.dumps(found))
 

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
 from kclient.config import AdminConfig, ConsumerConfig
-from kclient.errors import UnknownTopicOrPartitionError
+from kclient.errors import KafkaError, UnknownTopicOrPartitionError
 
 if TYPE_CHECKING:
     from kclient.sync import Admin, Consumer
@@ -105,15 +105,18 @@ class LiveCluster:
 
     def topics(self, names: Collection[str]) -> dict[str, KnownTopic]:
         wanted = sorted(set(names))
-        if len(wanted) > 1:  # which of several are missing is no part of the error
-            existing = {topic.name for topic in self.admin.list_topics(include_internal=True)}
-            wanted = [name for name in wanted if name in existing]
         try:
             found = self.admin.describe_topics(wanted) if wanted else {}
-        except UnknownTopicOrPartitionError:
-            if len(wanted) > 1:  # deleted since a moment ago
-                return self.topics(wanted)
-            return {}
+        except KafkaError as error:
+            unknown = isinstance(error, UnknownTopicOrPartitionError)
+            if len(wanted) == 1 and unknown:
+                return {}
+            # which of several are missing is no part of the error
+            existing = {topic.name for topic in self.admin.list_topics(include_internal=True)}
+            left = [name for name in wanted if name in existing]
+            if left == wanted and not unknown:
+                raise
+            return self.topics(left)  # one that is unknown and listed was deleted a moment ago, or is being created
         return {
             name: KnownTopic(topic.topic_id, tuple(info.partition for info in topic.partitions))
             for name, topic in found.items()

@@ -9,16 +9,19 @@ Exactly once: `sink_tasks` and `sink_driver`, which only the writers here bring 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
+from kclient.spark.cluster import LiveCluster
+from kclient.spark.ranges import DataLossError
 from kclient.spark.sink_driver import abort_batch, commit_batch
 from kclient.spark.sink_records import ExactlyOnceError
 from kclient.spark.sink_tasks import TaskOutcome, outcomes_of, write_in_transaction
 from kclient.spark.write_options import WriteOptions
+from kclient.spark.written_topics import TopicsWritten, replaced, told, topic_ids, topics_in
 
 if TYPE_CHECKING:
     import pyarrow
@@ -28,9 +31,15 @@ logger: logging.Logger = logging.getLogger("kclient.spark")
 
 @dataclass
 class WrittenRows(WriterCommitMessage):
-    """What one task has written."""
+    """What one task has written.
+
+    Attributes:
+        rows: how many rows.
+        topics: the topics that have them, with their ids.
+    """
 
     rows: int
+    topics: Mapping[str, str] = field(default_factory=dict)
 
 
 class _TaskWriter:
@@ -50,6 +59,7 @@ class _TaskWriter:
 
         Raises:
             ExactlyOnceError: The batch must not be written again as it is.
+            DataLossError: A topic was deleted meanwhile, and rows went with it.
             KafkaError: A row was refused, or could not be delivered within `delivery.timeout.ms`.
         """
         if self._options.exactly_once:
@@ -64,6 +74,7 @@ class _TaskWriter:
             rows = commit_batch(self._options, batch, outcomes)
             logger.info("batch %d: %d rows of %d tasks were committed", batch, rows, len(messages))
         else:
+            check_written(self._options, messages)
             logger.info("%d rows were written by %d tasks", rows_of(messages), len(messages))
 
     def _abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -101,16 +112,48 @@ class KclientStreamWriter(_TaskWriter, DataSourceStreamArrowWriter):
 
 
 def write_rows(options: WriteOptions, columns: list[str], batches: Iterator[pyarrow.RecordBatch]) -> WrittenRows:
-    """Send rows, and wait until the brokers have them; memory is bounded by `buffer.memory`."""
+    """Send rows, and wait until the brokers have them; memory is bounded by `buffer.memory`.
+
+    Raises:
+        DataLossError: A topic was deleted meanwhile, and rows went with it.
+        KafkaError: A row was refused, or could not be delivered.
+    """
     from kclient.sync import Producer
 
     rows = 0
-    with Producer({"client.id": "kclient-spark", **options.settings}) as producer:
+    with (
+        LiveCluster(options.settings) as cluster,
+        Producer({"client.id": "kclient-spark", **options.settings}) as producer,
+    ):
+        topics = TopicsWritten(cluster, producer.partitions_for, DataLossError)
         for batch in batches:
+            if not batch.num_rows:
+                continue
+            topics.before(topics_in(options.topic, batch))
             producer.send_arrow(options.topic, batch.select(columns))
             rows += batch.num_rows
         producer.flush()
-    return WrittenRows(rows)
+        return WrittenRows(rows, topics.after())
+
+
+def check_written(options: WriteOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Whether the topics that tasks have written to are still those, so that their rows are there.
+
+    Raises:
+        DataLossError: One was deleted, and rows went with it.
+    """
+    written = [message.topics for message in messages if isinstance(message, WrittenRows) and message.topics]
+    if not written:
+        return
+    with LiveCluster(options.settings) as cluster:
+        now = topic_ids(cluster, {name for topics in written for name in topics})
+    gone = {each.name: each for topics in written for each in replaced(topics, now)}
+    if gone:
+        raise DataLossError(
+            f"{told([gone[name] for name in sorted(gone)])} since tasks wrote to it, and their rows are gone with it: "
+            "write the batch again (a query that is restarted does); what it has written to other topics is there "
+            "twice then"
+        )
 
 
 def rows_of(messages: Sequence[WriterCommitMessage | None]) -> int:

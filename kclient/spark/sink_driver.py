@@ -14,19 +14,23 @@ from typing import TYPE_CHECKING
 
 from kclient.config import ProducerConfig
 from kclient.errors import ConfigError, KafkaError, ProducerFencedError, UnsupportedVersionError
-from kclient.spark.cluster import open_admin
+from kclient.spark.cluster import LiveCluster, open_admin
 from kclient.spark.sink_records import (
     Anchor,
     Decision,
     ExactlyOnceError,
     SinkNames,
     TaskRecord,
+    check_anchor,
     check_batch,
     check_replay,
+    check_topics,
     fingerprint_of,
+    mark_of,
     newest,
 )
 from kclient.spark.sink_tasks import CLIENT, TaskOutcome, begin, decisions, telling_rights
+from kclient.spark.written_topics import replaced, told, topic_ids
 from kclient.types import ConsumerGroupMetadata, TopicPartition
 
 if TYPE_CHECKING:
@@ -46,11 +50,13 @@ class _Plan:
 
     Attributes:
         decision: what is decided.
+        topics: the topics of all rows.
         committed: the tasks whose transactions are to be committed.
         aborted: transactions of tasks whose rows are committed already.
     """
 
     decision: Decision
+    topics: Sequence[str]
     committed: Sequence[TaskOutcome]
     aborted: Sequence[OpenTransaction]
 
@@ -68,7 +74,7 @@ def commit_batch(options: WriteOptions, batch: int, outcomes: Sequence[TaskOutco
 
     Raises:
         ExactlyOnceError: Another driver has taken over, the rows are not those of which a part is committed, or
-            transactions were aborted before: then the batch has to be done again.
+            transactions were aborted before: then the batch has to be done again. Or a topic of the rows was deleted.
         KafkaError: A coordinator has not answered in time; the batch has to be done again.
     """
     if [outcome.index for outcome in outcomes] != list(range(len(outcomes))):
@@ -79,26 +85,59 @@ def commit_batch(options: WriteOptions, batch: int, outcomes: Sequence[TaskOutco
     names = SinkNames(outcomes[0].sink)
     if not any(outcome.rows for outcome in outcomes) and not _decided(options, names, batch):
         return 0
-    with telling_rights(names), _deciding(options, names) as producer, open_admin(options.settings) as admin:
+    with telling_rights(names), _deciding(options, names) as producer, LiveCluster(options.settings) as cluster:
+        admin = cluster.admin
+        _check_topics(cluster, batch, outcomes, _NOTHING)
         begin(producer)  # from here on no older driver can decide
         plan = _plan(producer, admin, names, batch, outcomes)
         if plan.committed:
-            _decide(producer, names, plan.decision)
-            _commit(options, producer, names, plan)
+            try:
+                _decide(producer, names, plan)
+                _commit(options, producer, names, plan)
+            except KafkaError:
+                _check_topics(cluster, batch, outcomes, _AMID)  # without its topic nothing of this goes on
+                raise
         else:
             producer.abort_transaction()
+        _check_topics(cluster, batch, outcomes, _AMID)
         if plan.aborted:
             from kclient.sync.open_transactions import abort_open
 
             abort_open(producer, plan.aborted, timeout=patience(options))
         if options.once:
-            _forget(admin, names, plan.decision)
+            _forget(admin, names, plan)
     rows = sum(outcome.rows for outcome in plan.committed)
     skipped = sum(outcome.rows for outcome in outcomes) - rows
     if skipped:
         logger.warning("batch %d: %d rows were committed before, and are skipped; %d now", batch, skipped, rows)
     _warn_of_time(options, plan.committed)
     return rows
+
+
+_NOTHING = (
+    "Nothing of this batch was committed: do it again (a query that is restarted does), and it is written as a whole"
+)
+_AMID = (
+    "What was committed of this batch to other topics is there. Do the batch again (a query that is restarted does): "
+    "it is written as a whole if all of its topics are new ones; else it is refused, and the option exactlyOnce.id "
+    "says how to go on"
+)
+
+
+def _check_topics(cluster: LiveCluster, batch: int, outcomes: Iterable[TaskOutcome], remedy: str) -> None:
+    """Whether the topics that tasks have written to are still those: rows go with a topic, and commits tell nothing.
+
+    Raises:
+        ExactlyOnceError: One is not.
+    """
+    written = [outcome.topics for outcome in outcomes]
+    now = topic_ids(cluster, {name for topics in written for name in topics})
+    gone = {each.name: each for topics in written for each in replaced(topics, now)}
+    if gone:
+        raise ExactlyOnceError(
+            f"{told([gone[name] for name in sorted(gone)])} since tasks of batch {batch} wrote to it, and their rows "
+            f"are gone with it. {remedy}"
+        )
 
 
 def _decided(options: WriteOptions, names: SinkNames, batch: int) -> bool:
@@ -157,6 +196,7 @@ def _plan(producer: Producer, admin: Admin, names: SinkNames, batch: int, outcom
     ours = {outcome.transaction.transactional_id for outcome in outcomes if outcome.transaction is not None}
     others = set(_open_ids(admin, names))
     if before is not None and again:
+        check_anchor(names, before)
         # known without any list: whatever was decided to be committed has one of these ids
         others |= {
             names.task_id(index, number) for index in range(before.tasks) for number in range(before.numbers + 1)
@@ -165,6 +205,8 @@ def _plan(producer: Producer, admin: Admin, names: SinkNames, batch: int, outcom
     recorded = _recorded(admin, names, before) if before is not None and again else {}
     if before is not None and again:
         check_replay(names, before, recorded, [outcome.written for outcome in outcomes])
+        for index, record in sorted(recorded.items()):
+            check_topics(names, index, record, outcomes[index].topics)
         anchor = before.anchor
     else:
         anchor = Anchor(topics[0], len(producer.partitions_for(topics[0])))
@@ -178,7 +220,7 @@ def _plan(producer: Producer, admin: Admin, names: SinkNames, batch: int, outcom
     numbers = max((each.number for each in committed), default=0)
     decision = Decision(batch, anchor, len(outcomes), fingerprint_of([each.written for each in outcomes]), numbers)
     aborted = [each.transaction for each in outcomes if each.transaction is not None and each.index in recorded]
-    return _Plan(decision, committed, aborted)
+    return _Plan(decision, topics, committed, aborted)
 
 
 def _recorded(admin: Admin, names: SinkNames, decision: Decision) -> dict[int, TaskRecord]:
@@ -214,9 +256,9 @@ def _fence(admin: Admin, transactional_ids: Collection[str]) -> None:
 # ------------------------------------------------------------------ doing it
 
 
-def _decide(producer: Producer, names: SinkNames, decision: Decision) -> None:
+def _decide(producer: Producer, names: SinkNames, plan: _Plan) -> None:
     """Make the decision known, by a transaction that an older driver cannot commit any more."""
-    offsets = {TopicPartition(decision.anchor.topic, 0): decision.offset()}
+    offsets = plan.decision.offsets(plan.topics)
     try:
         producer.send_offsets_to_transaction(offsets, ConsumerGroupMetadata(names.decisions))
         producer.commit_transaction()
@@ -234,7 +276,7 @@ def _commit(options: WriteOptions, producer: Producer, names: SinkNames, plan: _
     for outcome in plan.committed:
         assert outcome.transaction is not None
         group, tp = names.records(outcome.index, plan.decision.anchor)
-        record = TaskRecord(plan.decision.batch, plan.decision.tasks, outcome.written)
+        record = TaskRecord(plan.decision.batch, plan.decision.tasks, outcome.written, mark_of(outcome.topics))
         ends.append((outcome.transaction, TransactionOffsets(group, {tp: record.offset()})))
     failed = commit_open(producer, ends, timeout=patience(options))
     if failed:
@@ -255,12 +297,12 @@ def _not_committed(options: WriteOptions, plan: _Plan, failed: Mapping[str, Kafk
     return error
 
 
-def _forget(admin: Admin, names: SinkNames, decision: Decision) -> None:
+def _forget(admin: Admin, names: SinkNames, plan: _Plan) -> None:
     """Delete the offsets of a sink that no other write can belong to; else brokers do, when they expire."""
     wanted: dict[str, set[TopicPartition]] = defaultdict(set)
-    wanted[names.decisions].add(TopicPartition(decision.anchor.topic, 0))
-    for index in range(decision.tasks):
-        group, tp = names.records(index, decision.anchor)
+    wanted[names.decisions].update(plan.decision.offsets(plan.topics))
+    for index in range(plan.decision.tasks):
+        group, tp = names.records(index, plan.decision.anchor)
         wanted[group].add(tp)
     try:
         for group, partitions in wanted.items():  # what is decided may be about to be there, and would come back

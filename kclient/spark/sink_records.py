@@ -18,11 +18,17 @@ from kclient.errors import KafkaError
 from kclient.spark.told_offsets import told_with
 from kclient.types import OffsetAndMetadata, TopicPartition
 
-FORMAT = 1
-"""Of the offsets' metadata; a newer one is refused."""
+FORMAT = 2
+"""Of the offsets' metadata; a newer one is refused. 2 tells of topics: the anchor, and those that were written to."""
+_WITNESSES = 64
+"""In so many topics of a batch the decision is told, beside the anchor: one may be deleted, and its offsets with it."""
 _OTHER_WRITE = (
     "Two writes cannot share an exactlyOnce.id (two of one foreachBatch neither), and each batch of one has its own "
     "exactlyOnce.batch."
+)
+_GO_ON = (
+    "Give the option exactlyOnce.id a new name: then this batch is written as a whole, and what is in other topics of "
+    "it is there twice"
 )
 
 
@@ -99,6 +105,7 @@ class Decision:
         tasks: how many tasks it has.
         fingerprint: of the rows of all tasks.
         numbers: the greatest number of an attempt among those that are to be committed.
+        told_by: the topic whose offset told it; empty where it is being made.
     """
 
     batch: int
@@ -106,15 +113,25 @@ class Decision:
     tasks: int
     fingerprint: str
     numbers: int
+    told_by: str = ""
 
-    def offset(self) -> OffsetAndMetadata:
-        """As it is committed."""
+    def offsets(self, topics: Iterable[str]) -> dict[TopicPartition, OffsetAndMetadata]:
+        """As it is committed: at the anchor, and at other topics of the batch, which may outlive that.
+
+        Args:
+            topics: Those that the batch is written to.
+        """
+        places = sorted({self.anchor.topic, *sorted(topics)[:_WITNESSES]})
+        return {TopicPartition(topic, 0): self._offset() for topic in places}
+
+    def _offset(self) -> OffsetAndMetadata:
         told = {
             "format": FORMAT,
             "tasks": self.tasks,
             "rows": self.fingerprint,
             "numbers": self.numbers,
             "partitions": self.anchor.partitions,
+            "anchor": self.anchor.topic,
         }
         return OffsetAndMetadata(self.batch, json.dumps(told, separators=(",", ":")))
 
@@ -127,8 +144,8 @@ class Decision:
         """
         told = told_with(group, offset, FORMAT, ExactlyOnceError, _foreign)
         try:
-            anchor = Anchor(topic, int(told["partitions"]))
-            return cls(offset.offset, anchor, int(told["tasks"]), str(told["rows"]), int(told["numbers"]))
+            anchor = Anchor(str(told.get("anchor", topic)), int(told["partitions"]))
+            return cls(offset.offset, anchor, int(told["tasks"]), str(told["rows"]), int(told["numbers"]), topic)
         except (KeyError, TypeError, ValueError):
             raise _foreign(group, offset) from None
 
@@ -141,11 +158,13 @@ class TaskRecord:
         batch: the batch's id.
         tasks: how many tasks it has.
         written: the rows.
+        topics: the mark of the topics that have them (`mark_of`); empty where an older kclient has committed it.
     """
 
     batch: int
     tasks: int
     written: TaskRows
+    topics: str
 
     def offset(self) -> OffsetAndMetadata:
         """As it is committed."""
@@ -154,6 +173,7 @@ class TaskRecord:
             "tasks": self.tasks,
             "count": self.written.rows,
             "rows": self.written.fingerprint,
+            "topics": self.topics,
         }
         return OffsetAndMetadata(self.batch, json.dumps(told, separators=(",", ":")))
 
@@ -166,7 +186,8 @@ class TaskRecord:
         """
         told = told_with(group, offset, FORMAT, ExactlyOnceError, _foreign)
         try:
-            return cls(offset.offset, int(told["tasks"]), TaskRows(int(told["count"]), str(told["rows"])))
+            written = TaskRows(int(told["count"]), str(told["rows"]))
+            return cls(offset.offset, int(told["tasks"]), written, str(told.get("topics", "")))
         except (KeyError, TypeError, ValueError):
             raise _foreign(group, offset) from None
 
@@ -179,8 +200,13 @@ def _foreign(group: str, offset: OffsetAndMetadata) -> ExactlyOnceError:
 
 
 def newest(decisions: Iterable[Decision]) -> Decision | None:
-    """The one that counts: there is one for each topic that was an anchor."""
-    return max(decisions, key=lambda one: one.batch, default=None)
+    """The one that counts: there is one for each topic that was written to; the anchor's own comes first."""
+    return max(decisions, key=lambda one: (one.batch, one.told_by == one.anchor.topic), default=None)
+
+
+def mark_of(topics: Mapping[str, str]) -> str:
+    """What a record keeps of the topics that its rows went to, by their ids: metadata of offsets are short."""
+    return hashlib.sha256(json.dumps(sorted(topics.items())).encode()).hexdigest()[:16]
 
 
 def fingerprint_of(tasks: Sequence[TaskRows]) -> str:
@@ -239,6 +265,41 @@ def check_replay(
         raise ExactlyOnceError(
             f"{about} is done again with other rows than before in tasks that are not committed yet, while "
             f"{len(recorded)} of {len(tasks)} are. {remedy}"
+        )
+
+
+def check_anchor(names: SinkNames, decision: Decision) -> None:
+    """Refuse to do a batch again whose records went with the topic that held them, while other topics are left.
+
+    Raises:
+        ExactlyOnceError: They did.
+    """
+    if decision.told_by != decision.anchor.topic:
+        raise ExactlyOnceError(
+            f"batch {decision.batch} of the exactly-once sink {names.sink} was decided about, and the topic "
+            f"{decision.anchor.topic}, which held the records of what is committed of it, was deleted since (or its "
+            f"offsets in the group {names.decisions} were): nobody knows which of the rows in other topics are there. "
+            f"{_GO_ON}"
+        )
+
+
+def check_topics(names: SinkNames, index: int, record: TaskRecord, topics: Mapping[str, str]) -> None:
+    """Refuse to skip a task whose rows went with a topic.
+
+    Args:
+        names: Of the sink.
+        index: The task's.
+        record: That its rows are committed.
+        topics: The topics of its rows as they are now, with their ids.
+
+    Raises:
+        ExactlyOnceError: They are not those that the rows were committed to.
+    """
+    if record.topics and record.topics != mark_of(topics):
+        raise ExactlyOnceError(
+            f"the rows of task {index} of batch {record.batch} of the exactly-once sink {names.sink} were committed, "
+            f"and a topic of them ({', '.join(sorted(topics)) or 'all are missing'}) was deleted since, or created "
+            f"again: what went to it is gone. {_GO_ON}"
         )
 
 

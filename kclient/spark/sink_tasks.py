@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from pyspark import TaskContext
@@ -22,7 +22,7 @@ from kclient.errors import (
     TransactionalIdNotFoundError,
     UnsupportedVersionError,
 )
-from kclient.spark.cluster import open_admin
+from kclient.spark.cluster import LiveCluster
 from kclient.spark.fingerprint import RowsSeen
 from kclient.spark.sink_records import (
     Decision,
@@ -30,10 +30,13 @@ from kclient.spark.sink_records import (
     SinkNames,
     TaskRecord,
     TaskRows,
+    check_anchor,
     check_batch,
     check_task,
+    check_topics,
     newest,
 )
+from kclient.spark.written_topics import TopicsWritten, topic_ids, topics_in
 from kclient.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -57,7 +60,7 @@ class TaskOutcome(WriterCommitMessage):
         sink: the sink's id.
         index: the task's place among those of the batch, from 0 on.
         written: its rows.
-        topics: the topics that they go to.
+        topics: the topics that they went to, with their ids.
         number: which attempt it is: the end of its transactional id.
         transaction: what it has left open; None where there are no rows, or where they are committed already.
         skipped: whether they are.
@@ -67,7 +70,7 @@ class TaskOutcome(WriterCommitMessage):
     sink: str
     index: int
     written: TaskRows
-    topics: tuple[str, ...] = ()
+    topics: Mapping[str, str] = field(default_factory=dict)
     number: int = 0
     transaction: OpenTransaction | None = None
     skipped: bool = False
@@ -119,17 +122,20 @@ def write_in_transaction(
     names, index = SinkNames(sink), context.partitionId()
     if first is None:
         return TaskOutcome(sink, index, rows.written)
-    with telling_rights(names), open_admin(options.settings) as admin:
-        record = _recorded(admin, names, index, batch)
-        if record is not None:
-            rows.look_at_the_rest()
-            check_task(names, index, record, rows.written)
-            logger.info("task %d of batch %d is committed already: its %d rows are skipped", index, batch, rows.seen)
-            return TaskOutcome(sink, index, rows.written, rows.topics, skipped=True)
-        number = _free_number(admin, names, index, context.attemptNumber())
-    began = time.time()
-    transaction = _write(options, names, names.task_id(index, number), rows, first)
-    return TaskOutcome(sink, index, rows.written, rows.topics, number, transaction, began=began)
+    with LiveCluster(options.settings) as cluster:
+        with telling_rights(names):
+            record = _recorded(cluster.admin, names, index, batch)
+            if record is not None:
+                rows.look_at_the_rest()
+                check_task(names, index, record, rows.written)
+                topics = topic_ids(cluster, rows.topics)
+                check_topics(names, index, record, topics)
+                logger.info("task %d of batch %d is committed already: %d rows are skipped", index, batch, rows.seen)
+                return TaskOutcome(sink, index, rows.written, topics, skipped=True)
+            number = _free_number(cluster.admin, names, index, context.attemptNumber())
+        began = time.time()
+        transaction, topics = _write(options, names, names.task_id(index, number), rows, first, cluster)
+    return TaskOutcome(sink, index, rows.written, topics, number, transaction, began=began)
 
 
 class _Rows:
@@ -139,8 +145,8 @@ class _Rows:
         self._columns = list(columns)
         self._batches = batches
         self._rows = RowsSeen(topic)
-        self._topics: set[str] = set() if topic is None else {topic}
-        self._by_column = topic is None
+        self._topics: set[str] = set()
+        self._topic = topic
 
     @property
     def seen(self) -> int:
@@ -161,9 +167,7 @@ class _Rows:
                 continue
             taken = batch.select(self._columns)
             self._rows.add(taken)
-            if self._by_column:
-                named = taken.column("topic").unique().to_pylist()
-                self._topics.update(name for name in named if name is not None)
+            self._topics.update(topics_in(self._topic, taken))
             return taken
         return None
 
@@ -173,8 +177,14 @@ class _Rows:
 
 
 def _write(
-    options: WriteOptions, names: SinkNames, transactional_id: str, rows: _Rows, first: pyarrow.RecordBatch
-) -> OpenTransaction:
+    options: WriteOptions,
+    names: SinkNames,
+    transactional_id: str,
+    rows: _Rows,
+    first: pyarrow.RecordBatch,
+    cluster: LiveCluster,
+) -> tuple[OpenTransaction, dict[str, str]]:
+    """The transaction, and the topics that it has rows in, with their ids."""
     from kclient.sync import Producer
     from kclient.sync.open_transactions import hand_over
 
@@ -182,15 +192,18 @@ def _write(
     with Producer(settings) as producer:
         with telling_rights(names):
             begin(producer)
+        topics = TopicsWritten(cluster, producer.partitions_for, ExactlyOnceError)
         batch: pyarrow.RecordBatch | None = first
         while batch is not None:
+            topics.before(rows.topics)
             producer.send_arrow(options.topic, batch)
             batch = rows.next()
         producer.flush()
+        written = topics.after()
         transaction = hand_over(producer)
     if transaction is None:
         raise ExactlyOnceError(f"the coordinator has heard nothing of the transaction of {transactional_id}: a bug")
-    return transaction
+    return transaction, written
 
 
 @contextmanager
@@ -250,6 +263,7 @@ def _recorded(admin: Admin, names: SinkNames, index: int, batch: int) -> TaskRec
         check_batch(names, decision, batch)
         if decision is None or decision.batch != batch:
             return None
+        check_anchor(names, decision)
         group, tp = names.records(index, decision.anchor)
         offset = admin.list_group_offsets(group).get(tp)
     except KafkaError as error:

@@ -395,18 +395,62 @@ def test_a_target_that_is_created_again_amid_a_run(brokers: str, topic: str, tmp
     make_archive(tmp_path, topic, [Row(0, number, b"%d" % number) for number in range(10)])
     make(brokers, topic, 1)
 
-    def again() -> None:
-        with Admin(bootstrap_servers=brokers) as admin:
-            admin.delete_topic(topic)
-            deadline = time.monotonic() + 60
-            while topic in {each.name for each in admin.list_topics()}:
-                assert time.monotonic() < deadline
-        make(brokers, topic, 1)
-
     run = run_here(AtTheSameTime, brokers, tmp_path, topic)
-    run.other = again  # type: ignore[attr-defined]
+    run.other = lambda: make_again(brokers, topic)  # type: ignore[attr-defined]
     with pytest.raises(ReplayError, match=f"the target {topic} was deleted or created again since this run"):
         run.run()
+    assert read(brokers, topic) == {}
+    assert run_here(replay_deaths.ReplayHere, brokers, tmp_path, topic).run().records == 10
+
+
+def make_again(broker: str, topic: str) -> None:
+    """Delete it, and create it once more."""
+    with Admin(bootstrap_servers=broker) as admin:
+        admin.delete_topic(topic)
+        deadline = time.monotonic() + 60
+        while topic in {each.name for each in admin.list_topics()}:
+            assert time.monotonic() < deadline
+    make(broker, topic, 1)
+
+
+class Afterwards(replay_deaths.ReplayHere):
+    """A run after whose tasks something happens."""
+
+    other: Any = None
+
+    def carry_out(self, *arguments: Any) -> Any:
+        found = super().carry_out(*arguments)
+        self.other()
+        return found
+
+
+@pytest.mark.parametrize("when", ["before the last commit", "after the tasks"])
+def test_a_target_that_is_created_again_late(
+    brokers: str, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """All records are there, and go with the topic; what is left to do is a commit without records, or nothing."""
+    make_archive(tmp_path, topic, [Row(0, number, b"%d" % number) for number in range(10)])
+    make(brokers, topic, 1)
+    run = run_here(Afterwards, brokers, tmp_path, topic)
+    ends = []
+    commit = Producer.send_offsets_to_transaction
+
+    def committing(producer: Producer, offsets: Any, group: Any) -> None:
+        ends.extend(each.offset for each in offsets.values() if each.offset == 10)
+        if len(ends) == 2:
+            ends.append(0)
+            make_again(brokers, topic)
+        commit(producer, offsets, group)
+
+    run.other = lambda: None  # type: ignore[attr-defined]
+    if when == "after the tasks":
+        run.other = lambda: make_again(brokers, topic)  # type: ignore[attr-defined]
+    else:
+        monkeypatch.setattr(replay_tasks, "_TRANSACTION_S", 0.0)
+        monkeypatch.setattr(Producer, "send_offsets_to_transaction", committing)
+    with pytest.raises(ReplayError, match=rf"the topic {topic} was deleted and created again .* while the replay"):
+        run.run()
+    monkeypatch.undo()
     assert read(brokers, topic) == {}
     assert run_here(replay_deaths.ReplayHere, brokers, tmp_path, topic).run().records == 10
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from kclient.sync import Admin, Consumer
+from kclient.spark.sink_driver import abort_batch, commit_batch
+from kclient.spark.sink_records import ExactlyOnceError
+from kclient.sync import Admin, Consumer, open_transactions
 from kclient.types import TopicPartition
 from tests import sink_deaths
 from tests.kafka_server import KafkaServer
-from tests.spark.archives import create
+from tests.spark.archives import create, recreate
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -51,6 +55,34 @@ def test_at_each_request(brokers: str, topic: str) -> None:
     batches = sink_deaths.start(brokers, topic, timeout=500)
     assert batches >= 18, "some requests for each of three tasks, and those of the driver, on both sides"
     assert committed(brokers, topic) == sink_deaths.expected(batches)
+
+
+@pytest.mark.parametrize("when", ["before the decision", "before the ends", "after the ends"])
+def test_a_topic_that_is_created_again(brokers: str, topic: str, when: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told, and the batch is written as a whole when it is done again."""
+    create(brokers, topic)
+    options = sink_deaths.options_of(brokers, topic)
+    outcomes = [sink_deaths.write(options, index, 0, 0) for index in range(sink_deaths.TASKS)]
+    commit_open = open_transactions.commit_open
+
+    def committing(*arguments: Any, **named: Any) -> Any:
+        if when == "before the ends":
+            recreate(brokers, topic)
+        found = commit_open(*arguments, **named)
+        if when == "after the ends":
+            recreate(brokers, topic)
+        return found
+
+    if when == "before the decision":
+        recreate(brokers, topic)
+    monkeypatch.setattr(open_transactions, "commit_open", committing)
+    with pytest.raises(ExactlyOnceError, match=rf"the topic {topic} was deleted and created again"):
+        commit_batch(options, 0, outcomes)
+    monkeypatch.undo()
+    abort_batch(options, options.sink or "", outcomes)
+    again = [sink_deaths.write(options, index, 0, 0) for index in range(sink_deaths.TASKS)]
+    assert commit_batch(options, 0, again) == len(sink_deaths.expected(1))
+    assert committed(brokers, topic) == sink_deaths.expected(1)
 
 
 @pytest.mark.long

@@ -249,6 +249,7 @@ class ReplayRun:
             positions = self._target.positions(plans)
             self._report("plan", 1, 1)
             receipts = self._write(run, todo, positions)
+            self._target.check(plans)
         return self._summary(todo, positions, receipts, warnings)
 
     def _plans(self) -> list[TargetPlan]:
@@ -267,8 +268,8 @@ class ReplayRun:
         return [each for every in self._sources.values() for each in every]
 
     def _todo(self, plans: Sequence[TargetPlan]) -> list[Replayed]:
-        anchors = {plan.topic: plan.anchors for plan in plans}
-        every = (replayed(each, self._selection, anchors[each.topic]) for each in self._partitions())
+        targets = {plan.topic: (plan.anchors, plan.target_id) for plan in plans}
+        every = (replayed(each, self._selection, *targets[each.topic]) for each in self._partitions())
         return [each for each in every if each is not None]
 
     def _write(

@@ -191,7 +191,9 @@ def planned(view: ArchiveView, selection: ReplaySelection) -> dict[str, list[Arc
     return found
 
 
-def replayed(partition: ArchivedPartition, selection: ReplaySelection, anchors: int) -> Replayed | None:
+def replayed(
+    partition: ArchivedPartition, selection: ReplaySelection, anchors: int, target_id: str = ""
+) -> Replayed | None:
     """What is done about a partition; None where it is left out."""
     place = TopicPartition(partition.topic, partition.partition)
     ranges = {tp: ends for tp, ends in selection.offsets.items() if tp.topic == partition.topic}
@@ -200,7 +202,7 @@ def replayed(partition: ArchivedPartition, selection: ReplaySelection, anchors: 
     start, end = ranges.get(place, (partition.start, partition.end))
     # a range that the archive has not reached begins where it begins: a later run goes on from there
     end = max(start, min(end, partition.end))
-    return Replayed(partition, selection.target_of(partition.topic), start, end, anchors)
+    return Replayed(partition, selection.target_of(partition.topic), start, end, anchors, target_id)
 
 
 def shares_of(todo: Sequence[Replayed], tasks: int, rate: Rate) -> list[tuple[tuple[Replayed, ...], float]]:

@@ -82,6 +82,7 @@ class Claim:
         partitions: how many source partitions have a position: those with lower numbers.
         anchors: how many partitions of the target hold positions.
         manifest: the number of the archive's newest manifest then.
+        target_id: the id of the target; empty where an older kclient has claimed it.
     """
 
     topic_id: str
@@ -90,12 +91,13 @@ class Claim:
     partitions: int
     anchors: int
     manifest: int
+    target_id: str = ""
 
     def offset(self) -> OffsetAndMetadata:
         """As it is committed."""
         told = {
             "format": FORMAT, "topic_id": self.topic_id, "selection": self.selection, "run": self.run,
-            "partitions": self.partitions, "anchors": self.anchors,
+            "partitions": self.partitions, "anchors": self.anchors, "target_id": self.target_id,
         }  # fmt: skip
         return OffsetAndMetadata(self.manifest, json.dumps(told, separators=(",", ":")))
 
@@ -110,7 +112,7 @@ class Claim:
         try:
             return cls(
                 str(told["topic_id"]), str(told["selection"]), str(told["run"]), int(told["partitions"]),
-                int(told["anchors"]), offset.offset,
+                int(told["anchors"]), offset.offset, str(told.get("target_id", "")),
             )  # fmt: skip
         except (KeyError, TypeError, ValueError):
             raise _foreign(group, offset) from None
@@ -141,15 +143,19 @@ class Position:
         offset: the offset of the source to go on at.
         records: how many records the replay has written of it in all.
         manifest: the number of the archive's newest manifest then.
+        target_id: the id of the topic that has them; empty where an older kclient has committed it.
     """
 
     offset: int
     records: int
     manifest: int
+    target_id: str = ""
 
     def committed(self) -> OffsetAndMetadata:
         """As it is committed."""
-        told = {"format": FORMAT, "records": self.records, "manifest": self.manifest}
+        told = {
+            "format": FORMAT, "records": self.records, "manifest": self.manifest, "target_id": self.target_id,
+        }  # fmt: skip
         return OffsetAndMetadata(self.offset, json.dumps(told, separators=(",", ":")))
 
     @classmethod
@@ -161,9 +167,29 @@ class Position:
         """
         told = told_with(group, offset, FORMAT, ReplayError, _foreign)
         try:
-            return cls(offset.offset, int(told["records"]), int(told["manifest"]))
+            return cls(offset.offset, int(told["records"]), int(told["manifest"]), str(told.get("target_id", "")))
         except (KeyError, TypeError, ValueError):
             raise _foreign(group, offset) from None
+
+
+def check_target(names: ReplayNames, target: str, told: Claim | Position, target_id: str) -> None:
+    """Refuse what was told of a former topic of the target's name: its records are gone with that.
+
+    Args:
+        names: Of the replay.
+        target: The target's name.
+        told: What is committed there.
+        target_id: The target's id now.
+
+    Raises:
+        ReplayError: It is of another topic.
+    """
+    if told.target_id not in ("", target_id):
+        raise ReplayError(
+            f"the target {target} was deleted and created again since the replay {names.replay} has written"
+            f" {names.topic} to it (its id was {told.target_id}, and is {target_id}): what was written is gone;"
+            " begin again with another id and a target without records"
+        )
 
 
 def _foreign(group: str, offset: OffsetAndMetadata) -> ReplayError:

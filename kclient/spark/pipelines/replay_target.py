@@ -24,8 +24,8 @@ from kclient.errors import (
 from kclient.spark.cluster import LiveCluster, open_admin
 from kclient.spark.pipelines.archive_view import ArchivedPartition
 from kclient.spark.pipelines.failures import ReplayError
-from kclient.spark.pipelines.replay_records import Claim, Position, ReplayNames
-from kclient.spark.pipelines.replay_tasks import CLIENT, Replayed
+from kclient.spark.pipelines.replay_records import Claim, Position, ReplayNames, check_target
+from kclient.spark.pipelines.replay_tasks import CLIENT, Replayed, check_targets
 from kclient.types import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ class TargetPlan:
         starts: by source partition, where it begins.
         anchors: how many partitions of the target hold positions.
         claim: what is claimed already.
+        target_id: the target's id.
     """
 
     topic: str
@@ -58,6 +59,7 @@ class TargetPlan:
     starts: Mapping[int, int]
     anchors: int
     claim: Claim | None = None
+    target_id: str = ""
 
     @property
     def count(self) -> int:
@@ -114,12 +116,12 @@ class ReplayTarget:
             UnknownTopicOrPartitionError: a target does not exist.
             ReplayError: a target has too few partitions, or the replay was begun with other arguments.
         """
-        counts = self._counts({target for target, _, _ in wanted.values()}, wanted)
+        counts, ids = self._counts({target for target, _, _ in wanted.values()}, wanted)
         found = []
         for topic, (target, selection, partitions) in wanted.items():
             own = {number: start for (name, number), start in starts.items() if name == topic}
             topic_id = partitions[0].topic_id if partitions else ""
-            plan = TargetPlan(topic, topic_id, target, selection, own, counts[target])
+            plan = TargetPlan(topic, topic_id, target, selection, own, counts[target], target_id=ids[target])
             if keep_partitions and plan.count > counts[target]:
                 raise ReplayError(
                     f"{target} has {counts[target]} partitions, and the archive has {plan.count} of {topic}: add"
@@ -131,7 +133,8 @@ class ReplayTarget:
 
     def _counts(
         self, targets: Collection[str], wanted: Mapping[str, tuple[str, str, Sequence[ArchivedPartition]]]
-    ) -> dict[str, int]:
+    ) -> tuple[dict[str, int], dict[str, str]]:
+        """How many partitions the targets have, and their ids."""
         listed = {each.name for each in self._admin.list_topics(include_internal=True)}
         for target in sorted(targets):
             if target not in listed:
@@ -142,7 +145,8 @@ class ReplayTarget:
                     f" --partitions {need}"
                 )
         described = self._admin.describe_topics(sorted(targets)) if targets else {}
-        return {name: len(each.partitions) for name, each in described.items()}
+        counts = {name: len(each.partitions) for name, each in described.items()}
+        return counts, {name: each.topic_id for name, each in described.items()}
 
     def _with_claim(self, plan: TargetPlan, *, stable: bool = True) -> TargetPlan:
         """The plan with its claim; `stable` waits for one about to be committed, which only the driver's id can end."""
@@ -161,6 +165,7 @@ class ReplayTarget:
             return plan
         claim = Claim.read(names.claims, found[anchor])
         claim.check(names, plan.topic_id, plan.selection)
+        check_target(names, plan.target, claim, plan.target_id)
         return replace(plan, claim=claim, anchors=claim.anchors)
 
     def warnings(self, plans: Sequence[TargetPlan]) -> list[str]:
@@ -242,11 +247,13 @@ class ReplayTarget:
         for plan in plans:
             names = ReplayNames(self._replay, plan.topic)
             known = plan.claim.partitions if plan.claim else 0
-            claim = Claim(plan.topic_id, plan.selection, run, max(known, plan.count), plan.anchors, manifest)
+            claim = Claim(
+                plan.topic_id, plan.selection, run, max(known, plan.count), plan.anchors, manifest, plan.target_id
+            )  # fmt: skip
             found[names.claims][TopicPartition(plan.target, 0)] = claim.offset()
             for number in range(known, plan.count):
                 group, anchor = names.position(number, plan.target, plan.anchors)
-                found[group][anchor] = Position(plan.starts.get(number, 0), 0, manifest).committed()
+                found[group][anchor] = Position(plan.starts.get(number, 0), 0, manifest, plan.target_id).committed()
         return found
 
     def _check_free(self, plans: Sequence[TargetPlan], *, append: bool) -> None:
@@ -284,6 +291,15 @@ class ReplayTarget:
                         f"{target} could not be looked through for records within {_LOOK_S:.0f} s; say --append if it"
                         " has none but the replay's"
                     )
+
+    def check(self, plans: Sequence[TargetPlan]) -> None:
+        """Whether the targets are still those that were claimed: all that was written is there.
+
+        Raises:
+            ReplayError: one was deleted, and records went with it.
+        """
+        with LiveCluster(self._asking) as cluster:
+            check_targets(cluster, self._replay, {plan.target: plan.target_id for plan in plans})
 
     # ------------------------------------------------------------------ positions
 

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kclient.errors import InvalidProducerEpochError, ProducerFencedError, TransactionAbortableError
-from kclient.spark.cluster import open_admin
+from kclient.spark.cluster import LiveCluster, TopicView
 from kclient.spark.pipelines.archive_reader import PartitionReader, is_sorted, offsets_of
 from kclient.spark.pipelines.archive_view import ArchivedPartition
 from kclient.spark.pipelines.failures import ReplayError
 from kclient.spark.pipelines.manifest import ArchiveError
 from kclient.spark.pipelines.rate_limiter import Rate, RateLimiter
-from kclient.spark.pipelines.replay_records import Claim, Position, ReplayNames
+from kclient.spark.pipelines.replay_records import Claim, Position, ReplayNames, check_target
+from kclient.spark.written_topics import replaced, told, topic_ids
 from kclient.types import ConsumerGroupMetadata, TopicPartition
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class Replayed:
         start: the first offset, where the replay begins.
         end: the offset behind the last one.
         anchors: how many partitions of the target hold positions.
+        target_id: the target's id when it was claimed.
     """
 
     source: ArchivedPartition
@@ -49,6 +51,7 @@ class Replayed:
     start: int
     end: int
     anchors: int
+    target_id: str = ""
 
     @property
     def place(self) -> TopicPartition:
@@ -149,10 +152,12 @@ def _replay(job: ReplayJob, todo: Replayed, rate: Rate, throttle: RateLimiter) -
     names = ReplayNames(job.replay, todo.source.topic)
     settings = {**CLIENT, **job.settings, "transactional.id": names.transactional_id(todo.source.partition)}
     try:
-        with Producer(settings) as producer, open_admin(settings) as admin:
+        with Producer(settings) as producer, LiveCluster(settings) as cluster:
             producer.init_transactions()  # what an earlier attempt left open is ended, and it cannot commit any more
-            before = _position(admin, job, names, todo)
-            return _Partition(job, todo, producer, rate, throttle, before).replay()
+            before = _position(cluster.admin, job, names, todo)
+            receipt = _Partition(job, todo, producer, rate, throttle, before).replay()
+            check_targets(cluster, job.replay, {todo.target: todo.target_id})
+            return receipt
     except (ProducerFencedError, InvalidProducerEpochError) as error:
         raise _superseded(job, todo) from error
     except TransactionAbortableError as error:  # what made it one is what people can do something about
@@ -177,8 +182,10 @@ def _position(admin: Admin, job: ReplayJob, names: ReplayNames, todo: Replayed) 
             f"the target {todo.target} was deleted or created again since this run of {job.replay} began, or somebody"
             f" has deleted the group {names.claims}; run again, into a target without records"
         )
-    if Claim.read(names.claims, claim).run != job.run:
+    claimed = Claim.read(names.claims, claim)
+    if claimed.run != job.run:
         raise ReplayError(f"another run goes on with the replay {job.replay}, and this one is over")
+    check_target(names, todo.target, claimed, todo.target_id)
     group, anchor = names.position(todo.source.partition, todo.target, todo.anchors)
     found = admin.list_group_offsets(group, [anchor], require_stable=True).get(anchor)
     if found is None:
@@ -187,7 +194,28 @@ def _position(admin: Admin, job: ReplayJob, names: ReplayNames, todo: Replayed) 
             " offsets.retention.minutes of the brokers, or somebody has deleted the group"
             f" {group}; begin again with another id and a target without records"
         )
-    return Position.read(group, found)
+    position = Position.read(group, found)
+    check_target(names, todo.target, position, todo.target_id)
+    return position
+
+
+def check_targets(cluster: TopicView, replay: str, claimed: Mapping[str, str]) -> None:
+    """Whether targets are still the topics that were claimed; else records went with the former ones.
+
+    Args:
+        cluster: Is asked for their ids.
+        replay: The replay's id.
+        claimed: By target, the id that it had.
+
+    Raises:
+        ReplayError: One is gone, or another one.
+    """
+    gone = replaced(claimed, topic_ids(cluster, claimed))
+    if gone:
+        raise ReplayError(
+            f"{told(gone)} while the replay {replay} wrote to it: what was written to it is gone; run again, into a"
+            " target without records, and it begins anew"
+        )
 
 
 class _Partition:
@@ -261,7 +289,7 @@ class _Partition:
         todo, before = self._todo, self._before
         names = ReplayNames(self._job.replay, todo.source.topic)
         group, anchor = names.position(todo.source.partition, todo.target, todo.anchors)
-        reached = Position(self._reached, before.records + self._records, self._job.manifest)
+        reached = Position(self._reached, before.records + self._records, self._job.manifest, todo.target_id)
         self._producer.send_offsets_to_transaction({anchor: reached.committed()}, ConsumerGroupMetadata(group))
         self._producer.commit_transaction()
         self._began, self._pending = None, 0

@@ -13,7 +13,7 @@ from kclient.spark import ArchiveError, ReplayError, replay
 from kclient.spark.pipelines.archive_view import ArchivedPartition, ArchiveView
 from kclient.spark.pipelines.rate_limiter import Rate
 from kclient.spark.pipelines.replay_planning import ReplaySelection, checked_selection, planned, replayed, shares_of
-from kclient.spark.pipelines.replay_records import Claim, Position, ReplayNames
+from kclient.spark.pipelines.replay_records import Claim, Position, ReplayNames, check_target
 from kclient.spark.pipelines.replay_tasks import Replayed
 from kclient.types import OffsetAndMetadata, TopicPartition
 from tests.spark.made_archives import Row, make_archive
@@ -141,9 +141,9 @@ def test_names_do_not_collide() -> None:
 
 
 def test_offsets_are_read_as_they_were_written() -> None:
-    claim = Claim("id", "abc", "run", 3, 2, 7)
+    claim = Claim("id", "abc", "run", 3, 2, 7, "target's id")
     assert Claim.read("g", claim.offset()) == claim
-    position = Position(41, 5, 7)
+    position = Position(41, 5, 7, "target's id")
     assert Position.read("g", position.committed()) == position
     for text in ("", "5", '{"format":1}', '{"format":"1"}'):
         with pytest.raises(ReplayError, match="that no replay has committed"):
@@ -152,6 +152,15 @@ def test_offsets_are_read_as_they_were_written() -> None:
             Position.read("g", OffsetAndMetadata(1, text))
     with pytest.raises(ReplayError, match="newer kclient"):
         Position.read("g", OffsetAndMetadata(1, '{"format":2}'))
+
+
+def test_what_was_told_of_a_former_target_is_refused() -> None:
+    names = ReplayNames("r", "t")
+    for told in (Claim("id", "abc", "run", 3, 2, 7, "former"), Position(41, 5, 7, "former")):
+        check_target(names, "x", told, "former")
+        with pytest.raises(ReplayError, match="the target x was deleted and created again since the replay r has"):
+            check_target(names, "x", told, "new")
+    check_target(names, "x", Claim("id", "abc", "run", 3, 2, 7), "new")  # an older kclient told no id
 
 
 def test_a_replay_goes_on_with_what_it_has_begun_only() -> None:

@@ -400,7 +400,7 @@ def test_abort_raises_nothing(sink: Sink) -> None:
         ("", "that no exactly-once sink has committed"),
         ("[1]", "that no exactly-once sink has committed"),
         ('{"format":1}', "that no exactly-once sink has committed"),
-        ('{"format":2}', r"written by a newer kclient \(format 2, and this one knows 1\)"),
+        ('{"format":3}', r"written by a newer kclient \(format 3, and this one knows 2\)"),
     ],
 )
 def test_groups_of_others(sink: Sink, metadata: str, message: str) -> None:
