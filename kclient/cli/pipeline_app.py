@@ -195,3 +195,46 @@ def pipeline_stats(
     return stats(
         source, bootstrap, config or [], wanted, master=master, spark_settings=parse_config(spark, "--spark")
     )  # fmt: skip
+
+
+@pipeline_app.command("compact", cls=Command)
+def pipeline_compact(
+    source: _Side,
+    destination: Annotated[
+        str, typer.Option("--to", metavar="DIR", help="Folder for the table, which Spark's workers share.")
+    ],
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    headers: Annotated[bool, typer.Option("--headers", help="Keep headers, as a column.")] = False,
+    keep_tombstones: Annotated[
+        bool, typer.Option("--keep-tombstones", help="Keep keys without a value, as rows with null.")
+    ] = False,
+    refuse_null_keys: Annotated[
+        bool, typer.Option("--refuse-null-keys", help="Fail if records have no key; else they are left out.")
+    ] = False,
+    allow_data_loss: Annotated[
+        bool, typer.Option("--allow-data-loss", help="Go on if records were deleted before they were read.")
+    ] = False,
+    restart_recreated: Annotated[
+        bool,
+        typer.Option("--restart-recreated", help="Begin a new table if the topic was deleted and created again."),
+    ] = False,
+    topic_id: Annotated[
+        str | None,
+        typer.Option("--topic-id", metavar="ID", help="Which topic, where several of one name are archived."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be read.")] = False,
+    as_json: _Json = False,
+    master: _Master = "local[*]",
+    spark: _Spark = None,
+    config: Config = None,
+) -> int:
+    """Keep the latest record of each key as a Parquet table; later runs read only what is new."""
+    from kclient.cli.compact import CompactWanted, compact
+
+    wanted = CompactWanted(
+        headers, keep_tombstones, refuse_null_keys, allow_data_loss, restart_recreated, topic_id
+    )  # fmt: skip
+    return compact(
+        source, destination, bootstrap, config or [], wanted, dry_run=dry_run, as_json=as_json, master=master,
+        spark_settings=parse_config(spark, "--spark"),
+    )  # fmt: skip

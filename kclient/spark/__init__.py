@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from kclient.spark.pipelines import ArchiveSummary as ArchiveSummary
     from kclient.spark.pipelines import AuditError as AuditError
     from kclient.spark.pipelines import AuditReport as AuditReport
+    from kclient.spark.pipelines import CompactError as CompactError
+    from kclient.spark.pipelines import CompactSummary as CompactSummary
     from kclient.spark.pipelines import KeyShare as KeyShare
     from kclient.spark.pipelines import KeyStats as KeyStats
     from kclient.spark.pipelines import PartitionStats as PartitionStats
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
     from kclient.spark.pipelines import TopicSummary as TopicSummary
     from kclient.spark.pipelines import archive as archive
     from kclient.spark.pipelines import audit as audit
+    from kclient.spark.pipelines import compact as compact
+    from kclient.spark.pipelines import compacted_table as compacted_table
     from kclient.spark.pipelines import replay as replay
     from kclient.spark.pipelines import stats as stats
     from kclient.spark.ranges import DataLossError as DataLossError
@@ -55,6 +59,8 @@ _EXPORTS = {
     "ArchivedTopic": "kclient.spark.pipelines",
     "AuditError": "kclient.spark.pipelines",
     "AuditReport": "kclient.spark.pipelines",
+    "CompactError": "kclient.spark.pipelines",
+    "CompactSummary": "kclient.spark.pipelines",
     "DataLossError": "kclient.spark.ranges",
     "ExactlyOnceError": "kclient.spark.sink_records",
     "KclientDataSource": "kclient.spark.source",
@@ -69,6 +75,8 @@ _EXPORTS = {
     "archive": "kclient.spark.pipelines",
     "from_registry": "kclient.spark.registry_values",
     "audit": "kclient.spark.pipelines",
+    "compact": "kclient.spark.pipelines",
+    "compacted_table": "kclient.spark.pipelines",
     "replay": "kclient.spark.pipelines",
     "KeyShare": "kclient.spark.pipelines",
     "KeyStats": "kclient.spark.pipelines",
@@ -85,6 +93,8 @@ __all__ = [
     "ArchivedTopic",
     "AuditError",
     "AuditReport",
+    "CompactError",
+    "CompactSummary",
     "DataLossError",
     "ExactlyOnceError",
     "KclientDataSource",
@@ -103,6 +113,8 @@ __all__ = [
     "TopicSummary",
     "archive",
     "audit",
+    "compact",
+    "compacted_table",
     "from_registry",
     "register",
     "replay",

@@ -30,6 +30,7 @@ from kclient.spark import (
     ArchivedTopic,
     ArchiveSummary,
     AuditReport,
+    CompactSummary,
     KclientDataSource,
     KeyShare,
     KeyStats,
@@ -43,6 +44,8 @@ from kclient.spark import (
     TopicSummary,
     archive,
     audit,
+    compact,
+    compacted_table,
     from_registry,
     register,
     replay,
@@ -97,6 +100,10 @@ def audited(**given: Any) -> Any:
 
 def counted(**given: Any) -> Any:
     return stats(**{"spark": object(), "source": TopicAt("t", CLUSTERS_SETTINGS), **given})
+
+
+def compacted(tmp: Path, **given: Any) -> Any:
+    return compact(**{"spark": object(), "source": TopicAt("t", CLUSTERS_SETTINGS), "destination": tmp / "to", **given})
 
 
 TRIED: dict[str, tuple[Any, Callable[[Any, Path], Any]]] = {
@@ -161,6 +168,12 @@ TRIED: dict[str, tuple[Any, Callable[[Any, Path], Any]]] = {
         f"stats({name})": (stats, lambda value, _, name=name: counted(**{name: value}))  # type: ignore[arg-type]
         for name in inspect.signature(stats).parameters
     },
+    **{
+        f"compact({name})": (compact, lambda value, tmp, name=name: compacted(tmp, **{name: value}))  # type: ignore[arg-type]
+        for name in inspect.signature(compact).parameters
+        if name != "dry_run"  # any value is true or false, and then the brokers are asked
+    },
+    "compacted_table": (compacted_table, lambda value, _: compacted_table(value)),
     "TopicAt(topic)": (TopicAt, lambda value, _: audited(left=TopicAt(value, CLUSTERS_SETTINGS))),
     "TopicAt(settings)": (TopicAt, lambda value, _: audited(left=TopicAt("t", value))),
     "ArchivedTopic(folder)": (ArchivedTopic, lambda value, _: audited(left=ArchivedTopic(value, "t"))),
@@ -377,6 +390,7 @@ ONLY_HANDED_OUT = {
     ReplaySummary,
     TopicReplay,
     AuditReport,
+    CompactSummary,
     KeyShare,
     KeyStats,
     PartitionStats,

@@ -1,10 +1,12 @@
-"""Spark jobs that people run: `archive`, topics to Parquet, `replay`, back to topics, `audit` and `stats`."""
+"""Spark jobs that people run: `archive`, topics to Parquet; `replay`, back to topics; `compact`, `audit`, `stats`."""
 
 from kclient.spark.pipelines.archive import ArchiveSummary, TopicSummary, archive
 from kclient.spark.pipelines.audit import audit
 from kclient.spark.pipelines.audit_report import AuditReport
 from kclient.spark.pipelines.audit_sides import ArchivedTopic, TopicAt
-from kclient.spark.pipelines.failures import AuditError, PipelineError, ReplayError, StatsError
+from kclient.spark.pipelines.compact import CompactSummary, compact
+from kclient.spark.pipelines.compact_folder import compacted_table
+from kclient.spark.pipelines.failures import AuditError, CompactError, PipelineError, ReplayError, StatsError
 from kclient.spark.pipelines.manifest import ArchiveError
 from kclient.spark.pipelines.replay import ReplaySummary, TopicReplay, replay
 from kclient.spark.pipelines.stats import stats
@@ -17,6 +19,8 @@ __all__ = [
     "ArchivedTopic",
     "AuditError",
     "AuditReport",
+    "CompactError",
+    "CompactSummary",
     "KeyShare",
     "KeyStats",
     "PartitionStats",
@@ -30,6 +34,8 @@ __all__ = [
     "TopicSummary",
     "archive",
     "audit",
+    "compact",
+    "compacted_table",
     "replay",
     "stats",
 ]

@@ -24,7 +24,7 @@ from kclient.spark.pipelines.columns import RECEIPTS, SCHEMA
 from kclient.spark.pipelines.folder import ArchiveFolder, StagedRun, explained, sync
 from kclient.spark.pipelines.job import cause_of, run_job
 from kclient.spark.pipelines.manifest import ArchivedFile, ArchivedRange, Manifest
-from kclient.spark.pipelines.parquet_files import CODECS, write_empty
+from kclient.spark.pipelines.parquet_files import codec_of, write_empty
 from kclient.spark.pipelines.places import local_folder
 from kclient.spark.pipelines.planning import ArchivePlan, archivable_topics, plan
 from kclient.spark.pipelines.receipts import ReadReceipt, Receipt, from_text, verified_files
@@ -202,7 +202,7 @@ class ArchiveRun:
         self._max_offsets = as_count(max_offsets, "max_offsets")
         self._min_partitions = as_count(min_partitions, "min_partitions")
         self._report = progress or (lambda step, done, total: None)
-        self._compression = None if spark is None else _codec(spark)
+        self._compression = None if spark is None else codec_of(spark)
 
     def look(self) -> ArchiveSummary:
         """What a run would do; nothing is written, and another run may be at work."""
@@ -361,17 +361,6 @@ def _read_options(
         fail_on_data_loss=fail_on_data_loss,
         lenience="--allow-data-loss (fail_on_data_loss=False)",
     )
-
-
-def _codec(spark: SparkSession) -> str:
-    """The session's compression of Parquet, as pyarrow calls it."""
-    name = spark.conf.get("spark.sql.parquet.compression.codec", "snappy")
-    found = CODECS.get(str(name).lower())
-    if found is None:
-        raise ConfigError(
-            f"spark.sql.parquet.compression.codec is {name!r}, and archives know {', '.join(sorted(CODECS))}"
-        )
-    return found
 
 
 def _moves(todo: ArchivePlan, last: Manifest | None) -> bool:

@@ -18,6 +18,7 @@ from kclient.spark.pipelines.places import local_folder
 from kclient.spark.pipelines.settings import text_settings
 from kclient.spark.ranges import OffsetRange, resolve_ranges, selected_topics
 from kclient.spark.reading import RangeReader
+from kclient.types import TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow
@@ -80,6 +81,10 @@ class ReadableSide(Protocol):
         """The records of a range, in the order of their offsets."""
         ...
 
+    def ends_below(self, partition: int, place: int) -> bool:
+        """Whether the log ends before this offset, open transactions included: it was cut back."""
+        ...
+
 
 @dataclass(frozen=True)
 class _TopicSide:
@@ -94,6 +99,11 @@ class _TopicSide:
             yield from RangeReader(
                 self.options, OffsetRange(self.topic, partition, start, end, self.topic_id)
             ).batches()
+
+    def ends_below(self, partition: int, place: int) -> bool:
+        tp = TopicPartition(self.topic, partition)
+        with LiveCluster(self.options.settings) as cluster:
+            return cluster.high_watermarks([tp])[tp] < place
 
 
 @dataclass(frozen=True)
@@ -110,6 +120,9 @@ class _ArchiveSide:
     def batches(self, partition: int, start: int, end: int) -> Iterator[pyarrow.RecordBatch]:
         if partition in self.partitions:
             yield from PartitionReader(self.folder, self.partitions[partition], start, end, COLUMNS).batches()
+
+    def ends_below(self, partition: int, place: int) -> bool:
+        return False  # an archive may be of an earlier day than what was read of its topic
 
 
 def opened(side: TopicAt | ArchivedTopic) -> ReadableSide:
@@ -137,6 +150,23 @@ def opened(side: TopicAt | ArchivedTopic) -> ReadableSide:
             if each.topic_id != known.topic_id:
                 return opened(side)  # created again since a moment ago
         return _TopicSide(options, side.topic, known.topic_id, bounds, _notes(cluster, side.topic))
+
+
+def with_own_ends(side: ReadableSide, *, fail_on_data_loss: bool) -> ReadableSide:
+    """The same for runs that go on: a partition without records tells where it ends, too.
+
+    Args:
+        side: As it was opened.
+        fail_on_data_loss: Whether records that are gone when their turn comes are an error.
+    """
+    if not isinstance(side, _TopicSide):
+        return side
+    empty = [TopicPartition(side.topic, number) for number, (start, end) in side.bounds.items() if start == end]
+    with LiveCluster(side.options.settings) as cluster:
+        places = cluster.beginning_offsets(empty)  # records may have come since, which the next run takes
+    bounds = {**side.bounds, **{tp.partition: (place, place) for tp, place in places.items()}}
+    options = replace(side.options, fail_on_data_loss=fail_on_data_loss)
+    return replace(side, bounds=bounds, options=options)
 
 
 def _with_start(folder: Path, partition: ArchivedPartition) -> ArchivedPartition:

@@ -40,7 +40,7 @@ def packed(batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
     columns = {
         **{name: batch.column(name) for name in ("key", "value", "topic", "partition", "offset", "timestampType")},
         "timestamp": times.view(pyarrow.int64()),
-        "headers": _packed_headers(batch.column("headers")),
+        "headers": packed_headers(batch.column("headers")),
         "day": compute.min_element_wise(compute.max_element_wise(days, _day(_FIRST_DAY)), _day(_LAST_DAY)),
         "receipt": pyarrow.nulls(batch.num_rows, pyarrow.string()),
     }
@@ -63,14 +63,14 @@ def unpacked(records: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
     for field in schema:
         column = records.column(field.name)
         if field.name == "headers":
-            column = _unpacked_headers(column, field.type)
+            column = unpacked_headers(column, field.type)
         elif field.name == "timestamp":
             column = column.view(field.type)
         columns.append(column)
     return pyarrow.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _packed_headers(column: Any) -> Any:
+def packed_headers(column: Any) -> Any:
     """A list of pairs as bytes, for each record that has headers; few have."""
     import pyarrow
 
@@ -89,7 +89,7 @@ def _packed_headers(column: Any) -> Any:
     return pyarrow.array(texts, pyarrow.binary())
 
 
-def _unpacked_headers(column: Any, kind: Any) -> Any:
+def unpacked_headers(column: Any, kind: Any) -> Any:
     import pyarrow
 
     if column.null_count == len(column):

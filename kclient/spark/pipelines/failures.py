@@ -17,5 +17,9 @@ class AuditError(PipelineError):
     """Two sides could not be compared."""
 
 
+class CompactError(PipelineError):
+    """A topic could not be compacted: its table, or its folder, is none to go on from; the former table is left."""
+
+
 class StatsError(PipelineError):
     """What a topic holds could not be counted."""

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 import crc32c
 
+from kclient.errors import ConfigError
 from kclient.spark.pipelines.columns import stored_schema, tallies_of, unpacked
 from kclient.spark.pipelines.folder import StagedRun
 from kclient.spark.pipelines.receipts import FileReceipt, Tally
 
 if TYPE_CHECKING:
     import pyarrow
+    from pyspark.sql import SparkSession
 
 _ROW_GROUP_BYTES = 64 << 20
 _ROW_GROUP_ROWS = 1 << 20
@@ -30,6 +32,21 @@ CODECS = {
     "lz4": "lz4", "lz4_raw": "lz4",
 }  # fmt: skip
 """Spark's names of the compressions that there are, and pyarrow's."""
+
+
+def codec_of(spark: SparkSession) -> str:
+    """The session's compression of Parquet, as pyarrow calls it.
+
+    Raises:
+        ConfigError: it is one that pipelines do not know.
+    """
+    name = spark.conf.get("spark.sql.parquet.compression.codec", "snappy")
+    found = CODECS.get(str(name).lower())
+    if found is None:
+        raise ConfigError(
+            f"spark.sql.parquet.compression.codec is {name!r}, and pipelines know {', '.join(sorted(CODECS))}"
+        )
+    return found
 
 
 class ParquetFiles:

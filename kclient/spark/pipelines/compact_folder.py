@@ -1,0 +1,269 @@
+"""The folder of a compacted topic: tables, one for each run, of which `current` names the one that counts.
+
+```
+DESTINATION/
+  current -> tables/00000002-5f0c…          replaced by a rename: readers see the one table or the other
+  tables/00000002-5f0c…/part-….parquet      the table: the latest record of each key
+  tables/00000002-5f0c…/_state/…            what later runs need and readers of Parquet pass over
+  tables/00000002-5f0c…/_compacted.json     which topic, and where the next run goes on
+  tables/00000001-…                         the former table, for those who still read it
+  _kclient/lock, _kclient/staging/…         the run in progress
+```
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import socket
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from kclient.spark.pipelines.failures import CompactError
+from kclient.spark.pipelines.folder import sync
+
+FORMAT = 1
+"""Of `_compacted.json`; a newer one is refused."""
+CURRENT = "current"
+STATE = "_state"
+_ABOUT = "_compacted.json"
+
+
+@dataclass(frozen=True)
+class CompactedFile:
+    """A Parquet file of a table: its path below the table's folder, its rows, and its size in bytes."""
+
+    path: str
+    rows: int
+    size: int
+
+
+def is_seen(file: CompactedFile) -> bool:
+    """Whether readers see it; what is below a folder that begins with an underscore they pass over."""
+    return not file.path.startswith(STATE)
+
+
+@dataclass(frozen=True)
+class CompactedTable:
+    """A table, as it tells of itself.
+
+    Attributes:
+        number: of the run that made it, from 1 on.
+        run: the run's own name.
+        topic: whose records they are.
+        topic_id: which topic of that name.
+        headers: whether there is a column for headers.
+        keep_tombstones: whether keys whose latest record has no value are in the table.
+        positions: by partition, where the next run goes on.
+        files: those of the table, and of its state.
+        rows: how many keys are in the table.
+        tombstones: how many keys have a latest record without a value.
+        split_keys: how many keys have records in several partitions.
+        null_keys: how many records without a key all runs have left out.
+    """
+
+    number: int
+    run: str
+    topic: str
+    topic_id: str
+    headers: bool
+    keep_tombstones: bool
+    positions: Mapping[int, int]
+    files: tuple[CompactedFile, ...]
+    rows: int
+    tombstones: int
+    split_keys: int
+    null_keys: int
+
+    @property
+    def name(self) -> str:
+        """Of its folder."""
+        return f"{self.number:08d}-{self.run}"
+
+    @property
+    def size(self) -> int:
+        """Bytes of the files that readers see."""
+        return sum(file.size for file in self.files if is_seen(file))
+
+    def to_json(self) -> str:
+        """The text of `_compacted.json`."""
+        return json.dumps({"format": FORMAT, **asdict(self)}, indent=1) + "\n"
+
+    @classmethod
+    def read(cls, path: Path) -> CompactedTable:
+        """What the file tells.
+
+        Raises:
+            CompactError: it is damaged, or a newer release wrote it.
+        """
+        try:
+            told = json.loads(path.read_bytes())
+            if told.pop("format") > FORMAT:
+                raise CompactError(f"{path} was written by a newer kclient: go on with that")
+            positions = {int(number): int(offset) for number, offset in told.pop("positions").items()}
+            files = tuple(CompactedFile(**each) for each in told.pop("files"))
+            return cls(**told, positions=positions, files=files)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CompactError(
+                f"{path} does not tell what the table is ({error}): restore it, or compact into an empty folder"
+            ) from error
+
+
+@dataclass(frozen=True)
+class StagedTable:
+    """Where the tasks of a run write."""
+
+    folder: Path
+    run: str
+
+    def check(self) -> None:
+        """Raises `CompactError` where this process does not see the folder."""
+        if not self.folder.is_dir():
+            raise CompactError(
+                f"a worker on {socket.gethostname()} does not see the folder {self.folder} of the driver (or the run is"
+                " over): driver and workers must share the table's folder, under one path"
+            )
+
+
+class CompactFolder:
+    """A folder of tables on a file system that driver and workers share."""
+
+    def __init__(self, destination: Path) -> None:
+        self.destination = destination
+        self._home = destination / "_kclient"
+        self._staging = self._home / "staging"
+        self._tables = destination / "tables"
+        self._current = destination / CURRENT
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """One run at a time; the system frees the lock when the process dies.
+
+        Raises:
+            CompactError: another run is at work, or the folder cannot be written.
+        """
+        with explained(f"the folder {self.destination} cannot be used"):
+            for folder in (self._staging, self._tables):
+                folder.mkdir(parents=True, exist_ok=True)
+            file = (self._home / "lock").open("a+")
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise CompactError(f"another run compacts into {self.destination}; wait for it or stop it") from None
+            yield
+
+    def last(self) -> CompactedTable | None:
+        """The table that counts, if any run was ever through.
+
+        Raises:
+            CompactError: it is damaged, or something else lies in its place.
+        """
+        with explained(f"the folder {self.destination} cannot be read"):
+            if not self._current.is_symlink():
+                if self._current.exists():
+                    raise CompactError(f"{self._current} is no link of a compacted topic: choose an empty folder")
+                return None
+            return CompactedTable.read(self._current / _ABOUT)
+
+    def table_of(self, table: CompactedTable) -> Path:
+        """A table's folder."""
+        return self._tables / table.name
+
+    def discard_dead(self, last: CompactedTable | None) -> None:
+        """Delete what runs left that died, and tables before the last one's. Call it with the lock."""
+        with explained(f"the folder {self.destination} cannot be cleaned"):
+            for folder in self._staging.iterdir():
+                shutil.rmtree(folder, ignore_errors=True)
+            for folder in self._tables.iterdir():
+                number = folder.name.partition("-")[0]
+                if last is None or not number.isdecimal():
+                    dead = last is None
+                else:
+                    dead = folder.name != last.name and int(number) != last.number - 1
+                if dead:
+                    shutil.rmtree(folder, ignore_errors=True)
+
+    @contextmanager
+    def run(self) -> Iterator[StagedTable]:
+        """A folder of a run's own, which goes with it."""
+        name = uuid.uuid4().hex[:16]
+        staged = StagedTable(self._staging / name, name)
+        with explained(f"the folder {self.destination} cannot be written"):
+            (staged.folder / STATE).mkdir(parents=True)
+        try:
+            yield staged
+        finally:
+            shutil.rmtree(staged.folder, ignore_errors=True)
+
+    def commit(self, staged: StagedTable, table: CompactedTable) -> Path:
+        """Make it the table that counts: all or nothing of it is seen.
+
+        Raises:
+            CompactError: a file is not what was written, or the file system refuses.
+        """
+        target = self.table_of(table)
+        _check(staged.folder, table.files)
+        with explained("the table could not be put into place; the former one is left"):
+            (target / STATE).mkdir(parents=True)
+            for file in table.files:  # what attempts that failed have left stays behind
+                (staged.folder / file.path).rename(target / file.path)
+            about = target / _ABOUT
+            about.write_text(table.to_json(), "utf-8")
+            for path in (about, target / STATE, target, self._tables):
+                sync(path)
+            link = self._home / "current.tmp"
+            link.unlink(missing_ok=True)
+            link.symlink_to(Path("tables") / table.name)
+            link.rename(self._current)
+            sync(self.destination)
+        return target
+
+
+def _check(folder: Path, files: Iterable[CompactedFile]) -> None:
+    """Whether this process sees what tasks have written."""
+    from pyarrow import ArrowException, parquet
+
+    for file in files:
+        path = folder / file.path
+        try:
+            found = path.stat().st_size, parquet.read_metadata(path).num_rows
+        except (OSError, ArrowException) as error:
+            raise CompactError(
+                f"{path} is not there as a task has written it ({error}): driver and workers must share the table's"
+                " folder; the former table is left"
+            ) from error
+        if found != (file.size, file.rows):
+            raise CompactError(f"{path} is not what a task has written; the former table is left, run again")
+
+
+@contextmanager
+def explained(what: str) -> Iterator[None]:
+    """What the file system refuses becomes a `CompactError`."""
+    try:
+        yield
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
+        raise CompactError(f"{what}: {error.strerror or error}{where}") from error
+
+
+def compacted_table(destination: str | os.PathLike[str]) -> Path:
+    """The folder of the table that counts, to read with anything that reads Parquet.
+
+    The next run leaves it there, the one after that deletes it.
+
+    Args:
+        destination: the folder that `compact` was given.
+
+    Raises:
+        CompactError: no run was ever through there.
+    """
+    link = Path(destination) / CURRENT
+    if not link.is_symlink():
+        raise CompactError(f"{destination} holds no compacted topic: run kclient pipeline compact first")
+    return link.resolve()
