@@ -117,6 +117,65 @@ def pipeline_replay(
     )  # fmt: skip
 
 
+@pipeline_app.command("mirror", cls=Command)
+def pipeline_mirror(
+    source: Annotated[str, typer.Option("--from", metavar="HOST:PORT", help="The cluster that is read.")],
+    target: Annotated[str, typer.Option("--to", metavar="HOST:PORT", help="The cluster that is written.")],
+    topics: Annotated[list[str] | None, typer.Argument(metavar="TOPIC", help="What to mirror; or --pattern.")] = None,
+    pattern: Annotated[str | None, typer.Option("--pattern", metavar="REGEX", help="All topics of such names.")] = None,
+    rename: Annotated[
+        list[str] | None, typer.Option("--rename", metavar="TOPIC=TARGET", help="Another name for a topic.")
+    ] = None,
+    prefix: Annotated[str, typer.Option("--prefix", metavar="TEXT", help="What the other targets begin with.")] = "",
+    groups: Annotated[
+        str | None, typer.Option("--groups", metavar="REGEX", help="Translate the committed offsets of such groups.")
+    ] = None,
+    no_settings: Annotated[
+        bool, typer.Option("--no-settings", help="Make targets without the settings of their sources.")
+    ] = False,
+    allow_data_loss: Annotated[
+        bool, typer.Option("--allow-data-loss", help="Go on if records were deleted before they were mirrored.")
+    ] = False,
+    restart_recreated: Annotated[
+        bool,
+        typer.Option(
+            "--restart-recreated", help="Mirror topics that were deleted and created again from their new start."
+        ),
+    ] = False,
+    records_per_second: Annotated[
+        float | None, typer.Option("--rate", metavar="RECORDS", help="The most records a second, of the whole job.")
+    ] = None,
+    bytes_per_second: Annotated[
+        float | None, typer.Option("--rate-bytes", metavar="BYTES", help="The most bytes a second, of the whole job.")
+    ] = None,
+    max_offsets: Annotated[
+        int | None, typer.Option("--max-offsets", metavar="N", min=1, help="Take about so many; later runs go on.")
+    ] = None,
+    mirror_id: Annotated[str | None, typer.Option("--id", metavar="NAME", help="What the next run goes on by.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be written.")] = False,
+    as_json: _Json = False,
+    master: _Master = "local[*]",
+    spark: _Spark = None,
+    source_config: Annotated[
+        list[str] | None, typer.Option("--from-config", metavar="NAME=VALUE", help="A setting of those who read.")
+    ] = None,
+    target_config: Annotated[
+        list[str] | None, typer.Option("--to-config", metavar="NAME=VALUE", help="A setting of those who write.")
+    ] = None,
+) -> int:
+    """Write topics to another cluster, each record once; the same command goes on where a run has ended."""
+    from kclient.cli.mirror import MirrorWanted, mirror
+
+    wanted = MirrorWanted(
+        topics or [], pattern, parse_config(rename, "--rename"), prefix, not no_settings, allow_data_loss,
+        restart_recreated, groups, records_per_second, bytes_per_second, max_offsets, mirror_id,
+    )  # fmt: skip
+    return mirror(
+        source, target, (source_config or [], target_config or []), wanted, dry_run=dry_run, as_json=as_json,
+        master=master, spark_settings=parse_config(spark, "--spark"),
+    )  # fmt: skip
+
+
 @pipeline_app.command("audit", cls=Command)
 def pipeline_audit(
     left: _Side,

@@ -141,8 +141,8 @@ def progress() -> Any:
 
 
 _UNITS = {
-    "plan": "", "read": "offsets", "write": "records", "publish": "files", "replay": "offsets", "compare": "offsets",
-    "count": "offsets",
+    "plan": "", "read": "offsets", "write": "records", "publish": "files", "replay": "offsets", "mirror": "offsets",
+    "compare": "offsets", "count": "offsets",
 }  # fmt: skip
 
 

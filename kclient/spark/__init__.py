@@ -30,8 +30,11 @@ if TYPE_CHECKING:
     from kclient.spark.pipelines import AuditReport as AuditReport
     from kclient.spark.pipelines import CompactError as CompactError
     from kclient.spark.pipelines import CompactSummary as CompactSummary
+    from kclient.spark.pipelines import GroupsMirrored as GroupsMirrored
     from kclient.spark.pipelines import KeyShare as KeyShare
     from kclient.spark.pipelines import KeyStats as KeyStats
+    from kclient.spark.pipelines import MirrorError as MirrorError
+    from kclient.spark.pipelines import MirrorSummary as MirrorSummary
     from kclient.spark.pipelines import PartitionStats as PartitionStats
     from kclient.spark.pipelines import PipelineError as PipelineError
     from kclient.spark.pipelines import ReplayError as ReplayError
@@ -39,12 +42,14 @@ if TYPE_CHECKING:
     from kclient.spark.pipelines import StatsError as StatsError
     from kclient.spark.pipelines import StatsReport as StatsReport
     from kclient.spark.pipelines import TopicAt as TopicAt
+    from kclient.spark.pipelines import TopicMirror as TopicMirror
     from kclient.spark.pipelines import TopicReplay as TopicReplay
     from kclient.spark.pipelines import TopicSummary as TopicSummary
     from kclient.spark.pipelines import archive as archive
     from kclient.spark.pipelines import audit as audit
     from kclient.spark.pipelines import compact as compact
     from kclient.spark.pipelines import compacted_table as compacted_table
+    from kclient.spark.pipelines import mirror as mirror
     from kclient.spark.pipelines import replay as replay
     from kclient.spark.pipelines import stats as stats
     from kclient.spark.ranges import DataLossError as DataLossError
@@ -84,6 +89,11 @@ _EXPORTS = {
     "StatsError": "kclient.spark.pipelines",
     "StatsReport": "kclient.spark.pipelines",
     "stats": "kclient.spark.pipelines",
+    "GroupsMirrored": "kclient.spark.pipelines",
+    "MirrorError": "kclient.spark.pipelines",
+    "MirrorSummary": "kclient.spark.pipelines",
+    "TopicMirror": "kclient.spark.pipelines",
+    "mirror": "kclient.spark.pipelines",
     "register": "kclient.spark.source",
 }
 
@@ -97,10 +107,13 @@ __all__ = [
     "CompactSummary",
     "DataLossError",
     "ExactlyOnceError",
+    "GroupsMirrored",
     "KclientDataSource",
     "KeyShare",
     "KeyStats",
     "LagListener",
+    "MirrorError",
+    "MirrorSummary",
     "PartitionStats",
     "PipelineError",
     "QueryLag",
@@ -109,6 +122,7 @@ __all__ = [
     "StatsError",
     "StatsReport",
     "TopicAt",
+    "TopicMirror",
     "TopicReplay",
     "TopicSummary",
     "archive",
@@ -116,6 +130,7 @@ __all__ = [
     "compact",
     "compacted_table",
     "from_registry",
+    "mirror",
     "register",
     "replay",
     "stats",

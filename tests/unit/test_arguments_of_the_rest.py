@@ -31,15 +31,18 @@ from kclient.spark import (
     ArchiveSummary,
     AuditReport,
     CompactSummary,
+    GroupsMirrored,
     KclientDataSource,
     KeyShare,
     KeyStats,
     LagListener,
+    MirrorSummary,
     PartitionStats,
     QueryLag,
     ReplaySummary,
     StatsReport,
     TopicAt,
+    TopicMirror,
     TopicReplay,
     TopicSummary,
     archive,
@@ -47,6 +50,7 @@ from kclient.spark import (
     compact,
     compacted_table,
     from_registry,
+    mirror,
     register,
     replay,
     stats,
@@ -91,6 +95,11 @@ def archived(tmp: Path, **given: Any) -> Any:
 
 def replayed(tmp: Path, **given: Any) -> Any:
     return replay(**{"spark": SESSION, "source": tmp / "from", "settings": CLUSTERS_SETTINGS, **given})
+
+
+def mirrored(**given: Any) -> Any:
+    sides = {"source": CLUSTERS_SETTINGS, "target": CLUSTERS_SETTINGS, "topics": ["t"]}
+    return mirror(**{"spark": SESSION, **sides, **given})
 
 
 def audited(**given: Any) -> Any:
@@ -159,6 +168,10 @@ TRIED: dict[str, tuple[Any, Callable[[Any, Path], Any]]] = {
     **{
         f"replay({name})": (replay, lambda value, tmp, name=name: replayed(tmp, **{name: value}))  # type: ignore[arg-type]
         for name in inspect.signature(replay).parameters
+    },
+    **{
+        f"mirror({name})": (mirror, lambda value, _, name=name: mirrored(**{name: value}))  # type: ignore[arg-type]
+        for name in inspect.signature(mirror).parameters
     },
     **{
         f"audit({name})": (audit, lambda value, _, name=name: audited(**{name: value}))  # type: ignore[arg-type]
@@ -389,6 +402,9 @@ ONLY_HANDED_OUT = {
     kclient.Delivery,
     ReplaySummary,
     TopicReplay,
+    MirrorSummary,
+    TopicMirror,
+    GroupsMirrored,
     AuditReport,
     CompactSummary,
     KeyShare,

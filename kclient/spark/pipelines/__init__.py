@@ -1,4 +1,5 @@
-"""Spark jobs that people run: `archive`, topics to Parquet; `replay`, back to topics; `compact`, `audit`, `stats`."""
+"""Spark jobs that people run: `archive`, topics to Parquet; `replay`, back to topics; `mirror`, from cluster to
+cluster; `compact`, `audit`, `stats`."""
 
 from kclient.spark.pipelines.archive import ArchiveSummary, TopicSummary, archive
 from kclient.spark.pipelines.audit import audit
@@ -6,8 +7,17 @@ from kclient.spark.pipelines.audit_report import AuditReport
 from kclient.spark.pipelines.audit_sides import ArchivedTopic, TopicAt
 from kclient.spark.pipelines.compact import CompactSummary, compact
 from kclient.spark.pipelines.compact_folder import compacted_table
-from kclient.spark.pipelines.failures import AuditError, CompactError, PipelineError, ReplayError, StatsError
+from kclient.spark.pipelines.failures import (
+    AuditError,
+    CompactError,
+    MirrorError,
+    PipelineError,
+    ReplayError,
+    StatsError,
+)
 from kclient.spark.pipelines.manifest import ArchiveError
+from kclient.spark.pipelines.mirror import MirrorSummary, TopicMirror, mirror
+from kclient.spark.pipelines.mirror_groups import GroupsMirrored
 from kclient.spark.pipelines.replay import ReplaySummary, TopicReplay, replay
 from kclient.spark.pipelines.stats import stats
 from kclient.spark.pipelines.stats_report import StatsReport
@@ -21,8 +31,11 @@ __all__ = [
     "AuditReport",
     "CompactError",
     "CompactSummary",
+    "GroupsMirrored",
     "KeyShare",
     "KeyStats",
+    "MirrorError",
+    "MirrorSummary",
     "PartitionStats",
     "PipelineError",
     "ReplayError",
@@ -30,12 +43,14 @@ __all__ = [
     "StatsError",
     "StatsReport",
     "TopicAt",
+    "TopicMirror",
     "TopicReplay",
     "TopicSummary",
     "archive",
     "audit",
     "compact",
     "compacted_table",
+    "mirror",
     "replay",
     "stats",
 ]

@@ -21,5 +21,9 @@ class CompactError(PipelineError):
     """A topic could not be compacted: its table, or its folder, is none to go on from; the former table is left."""
 
 
+class MirrorError(PipelineError):
+    """A mirror cannot go on without putting it at risk that each record is there once; or its target does not fit."""
+
+
 class StatsError(PipelineError):
     """What a topic holds could not be counted."""

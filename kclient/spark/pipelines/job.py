@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 from kclient import errors
 from kclient.errors import KafkaError
-from kclient.spark.pipelines.failures import AuditError, CompactError, PipelineError, ReplayError, StatsError
+from kclient.spark.pipelines.failures import (
+    AuditError,
+    CompactError,
+    MirrorError,
+    PipelineError,
+    ReplayError,
+    StatsError,
+)
 from kclient.spark.pipelines.manifest import ArchiveError
 from kclient.spark.ranges import DataLossError
 
@@ -25,7 +32,9 @@ _PROPERTIES = ("spark.jobGroup.id", "spark.job.description", "spark.job.interrup
 _LOOK_S = 0.25
 _END_S = 15.0
 """How long to wait for the tasks of a job that was cancelled."""
-_OWN: tuple[type[KafkaError], ...] = (DataLossError, ArchiveError, ReplayError, AuditError, StatsError, CompactError)
+_OWN: tuple[type[KafkaError], ...] = (
+    DataLossError, ArchiveError, ReplayError, MirrorError, AuditError, StatsError, CompactError,
+)  # fmt: skip
 """What tasks raise of these pages' own."""
 _RAISED = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?([A-Z]\w*(?:Error|Exception)): (.*)$")
 

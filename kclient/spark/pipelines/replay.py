@@ -11,7 +11,6 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -19,29 +18,26 @@ from typing import TYPE_CHECKING, Any
 
 from kclient.arguments import check_callback
 from kclient.config import ProducerConfig
-from kclient.errors import ConfigError, KafkaError
+from kclient.errors import ConfigError
 from kclient.spark.options import check_address, shared_address
 from kclient.spark.pipelines.archive_view import ArchivedPartition, ArchiveView
 from kclient.spark.pipelines.failures import ReplayError
-from kclient.spark.pipelines.job import cause_of, run_job
 from kclient.spark.pipelines.places import local_folder
+from kclient.spark.pipelines.replay_driver import Watch, carried_out, key_of, nothing, size_of
 from kclient.spark.pipelines.replay_planning import (
     ReplaySelection,
     checked_selection,
     planned,
     replayed,
-    shares_of,
 )
-from kclient.spark.pipelines.replay_records import Position, check_id
+from kclient.spark.pipelines.replay_records import REPLAY, Position, Work, check_id
 from kclient.spark.pipelines.replay_target import ReplayTarget, TargetPlan
 from kclient.spark.pipelines.replay_tasks import (
     CLIENT,
-    RECEIPT,
+    ArchiveRecords,
     PartitionReceipt,
     Replayed,
-    Replaying,
     ReplayJob,
-    receipt_of,
 )
 from kclient.spark.pipelines.settings import text_settings
 
@@ -49,13 +45,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _OnProgress = Callable[[str, int, int], None]
-_LOOK_S = 1.0
-"""Seconds between two looks at the positions."""
 _REFUSED = {
     "key.serializer": "keys are bytes already",
     "value.serializer": "values are bytes already",
     "interceptor.classes": "records go to the brokers as columns, past any interceptor",
-    "transactional.id": "a replay names its transactions itself, by its id",
+    "transactional.id": "transactions are named by the id of the work",
 }
 _ASKING = ("default.api.timeout.ms",)
 """Settings that producers do not have; those who ask about topics and offsets obey them."""
@@ -187,13 +181,17 @@ def replay(
     return run.look() if dry_run else run.run()
 
 
-def checked_settings(settings: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
+def checked_settings(settings: Mapping[str, Any], work: Work = REPLAY) -> tuple[dict[str, str], dict[str, str]]:
     """The settings of the tasks' producers, checked without asking a broker; and those of the clients that only ask.
+
+    Args:
+        settings: What the user gave.
+        work: What they are for.
 
     Raises:
         ConfigError: one is wrong.
     """
-    found = text_settings(settings, "a replay")
+    found = text_settings(settings, f"a {work.noun}")
     for name, reason in _REFUSED.items():
         if name in found:
             raise ConfigError(f"the setting {name} has no place here: {reason}")
@@ -262,7 +260,7 @@ class ReplayRun:
 
     def _starts(self) -> dict[tuple[str, int], int]:
         every = (replayed(each, self._selection, 1) for each in self._partitions())
-        return {_key(each): each.start for each in every if each is not None}
+        return {key_of(each): each.start for each in every if each is not None}
 
     def _partitions(self) -> list[ArchivedPartition]:
         return [each for every in self._sources.values() for each in every]
@@ -278,36 +276,24 @@ class ReplayRun:
         if not todo:
             return {}
         job = ReplayJob(
-            self._id, run, self._view.folder, self._view.number, self._settings, self._selection.times,
+            self._id, run, ArchiveRecords(self._view.folder), self._view.number, self._settings, self._selection.times,
             self._selection.keep_partitions, self._selection.rate,
         )  # fmt: skip
-        ahead = [replace(each, start=positions[_key(each)].offset) for each in todo]
-        look = _Watch(self._target, ahead, self._report) if self._watched else _nothing
+        ahead = [replace(each, start=positions[key_of(each)].offset) for each in todo]
+        look = Watch(self._target, ahead, self._report) if self._watched else nothing
         receipts = self.carry_out(job, ahead, look)
         found = {(each.topic, each.partition): each for each in receipts}
-        if found.keys() != {_key(each) for each in todo} or len(receipts) != len(todo):
+        if found.keys() != {key_of(each) for each in todo} or len(receipts) != len(todo):
             raise ReplayError("tasks gave receipts of other partitions than planned; run again, it goes on: a bug")
         if self._watched:
-            total = _size(ahead)
+            total = size_of(ahead)
             self._report("replay", total, total)
         return found
 
     def carry_out(self, job: ReplayJob, todo: Sequence[Replayed], look: Callable[[], None]) -> list[PartitionReceipt]:
         """Have Spark's tasks do it; `look` is called meanwhile."""
         assert self._spark is not None, "a dry run writes nothing"
-        context = self._spark.sparkContext
-        shares = shares_of(todo, context.defaultParallelism, job.rate)
-        numbers = self._spark.range(0, len(shares), 1, len(shares))
-        told = numbers.mapInArrow(Replaying(job, shares).run, RECEIPT)
-
-        def collect() -> list[PartitionReceipt]:
-            try:
-                rows = told.collect()
-            except Exception as error:
-                raise cause_of(error, ReplayError) from error
-            return [receipt_of(row.receipt) for row in rows]
-
-        return run_job(context, f"kclient-replay-{job.run}", "kclient replay", collect, look)
+        return carried_out(self._spark, job, todo, look)
 
     def _summary(
         self,
@@ -323,8 +309,8 @@ class ReplayRun:
             by_topic[each.source.topic].append(each)
         topics = []
         for topic, partitions in sorted(by_topic.items()):
-            done = [receipts[_key(each)] for each in partitions if _key(each) in receipts]
-            before = {_key(each): positions.get(_key(each)) for each in partitions}
+            done = [receipts[key_of(each)] for each in partitions if key_of(each) in receipts]
+            before = {key_of(each): positions.get(key_of(each)) for each in partitions}
             starts = {key: each.offset for key, each in before.items() if each is not None}
             totals = sum(each.records for each in before.values() if each is not None)
             topics.append(
@@ -332,7 +318,7 @@ class ReplayRun:
                     topic,
                     self._selection.target_of(topic),
                     len(partitions),
-                    sum(max(0, each.end - starts.get(_key(each), each.start)) for each in partitions),
+                    sum(max(0, each.end - starts.get(key_of(each), each.start)) for each in partitions),
                     sum(each.records for each in done),
                     sum(each.size for each in done),
                     sum(each.total for each in done) if done else totals,
@@ -342,35 +328,3 @@ class ReplayRun:
             self._id, self._view.folder, self._view.number, tuple(topics), time.monotonic() - self._started, dry_run,
             tuple(warnings),
         )  # fmt: skip
-
-
-def _key(todo: Replayed) -> tuple[str, int]:
-    return todo.source.topic, todo.source.partition
-
-
-def _size(todo: Sequence[Replayed]) -> int:
-    return sum(max(0, each.end - each.start) for each in todo)
-
-
-def _nothing() -> None:
-    """Nobody watches."""
-
-
-class _Watch:
-    """Tells how far a run is, by what is committed of it."""
-
-    def __init__(self, target: ReplayTarget, todo: Sequence[Replayed], report: _OnProgress) -> None:
-        self._target = target
-        self._todo = todo
-        self._report = report
-        self._looked = time.monotonic()
-
-    def __call__(self) -> None:
-        now = time.monotonic()
-        if now - self._looked < _LOOK_S:
-            return
-        self._looked = now
-        with suppress(KafkaError):  # a look that fails is no reason to end the run: its tasks tell what is wrong
-            reached = self._target.reached(self._todo)
-            done = sum(min(reached.get(_key(each), each.start), each.end) - each.start for each in self._todo)
-            self._report("replay", done, _size(self._todo))

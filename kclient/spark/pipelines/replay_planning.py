@@ -92,27 +92,28 @@ def checked_selection(
         ConfigError: one of them is wrong, or two do not go together.
     """
     names = tuple(dict.fromkeys(as_names(topics, "topics of a replay", empty=True)))  # one named twice is replayed once
-    renamed = _renamed(rename)
+    targets = renamed(rename)
     if not isinstance(prefix, str) or (target is not None and not isinstance(target, str)):
         raise ConfigError(f"a prefix and a target are text, not {shown(prefix)} and {shown(target)}")
-    if target is not None and (renamed or prefix):
+    if target is not None and (targets or prefix):
         raise ConfigError("one target for all goes with neither rename nor prefix")
-    for name in (*names, *renamed, *renamed.values(), *([] if target is None else [target])):
+    for name in (*names, *targets, *targets.values(), *([] if target is None else [target])):
         check_topic(name)
-    unused = sorted(set(renamed) - set(names)) if names else []
+    unused = sorted(set(targets) - set(names)) if names else []
     if unused:
         raise ConfigError(f"rename names topics that are not replayed: {', '.join(unused)}")
     times = _microseconds(since, "since"), _microseconds(until, "until")
     if times[0] is not None and times[1] is not None and times[0] >= times[1]:
         raise ConfigError("since is not before until: there is no time between them")
-    rate = Rate(_rate(records_per_second, "records_per_second"), _rate(bytes_per_second, "bytes_per_second"))
+    rate = Rate(rate_of(records_per_second, "records_per_second"), rate_of(bytes_per_second, "bytes_per_second"))
     return ReplaySelection(
-        names, tuple(as_names(topic_ids, "topic ids of a replay", empty=True)), renamed, prefix, target, times,
+        names, tuple(as_names(topic_ids, "topic ids of a replay", empty=True)), targets, prefix, target, times,
         _ranges(offsets), bool(keep_partitions), rate,
     )  # fmt: skip
 
 
-def _renamed(rename: Mapping[str, str] | None) -> dict[str, str]:
+def renamed(rename: Mapping[str, str] | None) -> dict[str, str]:
+    """The targets of topics, by their names. Raises `ConfigError` where it is no mapping."""
     if rename is None:
         return {}
     if not isinstance(rename, Mapping):
@@ -134,7 +135,8 @@ def _microseconds(moment: datetime | int | None, what: str) -> int | None:
     return max(_FIRST, min(moment * 1000, _LAST))
 
 
-def _rate(value: float | None, what: str) -> float | None:
+def rate_of(value: float | None, what: str) -> float | None:
+    """So many a second; None is no limit. Raises `ConfigError` where it is no number greater than 0."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):

@@ -1,6 +1,6 @@
-"""What a replay keeps in committed offsets of its target, and what follows from it; no I/O here.
+"""What a replay, or a mirror, keeps in committed offsets of its target, and what follows from it; no I/O here.
 
-Two kinds, which both begin with the replay's id. `docs/internals/replay.md` says why they suffice.
+Two kinds, which both begin with its id. `docs/internals/replay.md` says why they suffice.
 
 - A **claim**, one for each source topic: the target takes records of this topic, of this selection, from this run.
 - A **position**, one for each source partition: the source's offset to go on at. It is committed in one transaction
@@ -12,19 +12,35 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from kclient.arguments import shown
 from kclient.errors import ConfigError
-from kclient.spark.pipelines.failures import ReplayError
+from kclient.spark.pipelines.failures import PipelineError, ReplayError
+from kclient.spark.pipelines.offset_points import OffsetPoint, points_of, points_text
 from kclient.spark.told_offsets import told_with
 from kclient.types import OffsetAndMetadata, TopicPartition
 
 FORMAT = 1
 """Of the offsets' metadata; a newer one is refused."""
 _ID = re.compile(r"[A-Za-z0-9._-]{1,200}", re.ASCII)
+
+
+class Work(NamedTuple):
+    """What writes records once and in order: a replay, or a mirror.
+
+    Attributes:
+        noun: as errors call it.
+        failure: what it raises where it cannot go on.
+    """
+
+    noun: str
+    failure: type[PipelineError]
+
+
+REPLAY = Work("replay", ReplayError)
 
 
 class ReplayNames(NamedTuple):
@@ -58,11 +74,12 @@ class ReplayNames(NamedTuple):
         return f"{self.replay}:{self.topic}:{partition // anchors}", TopicPartition(target, partition % anchors)
 
 
-def check_id(replay: str) -> None:
-    """Raises `ConfigError` where no replay can have the id."""
+def check_id(replay: str, work: Work = REPLAY) -> None:
+    """Raises `ConfigError` where no replay, or mirror, can have the id."""
     if not isinstance(replay, str) or not _ID.fullmatch(replay):
         raise ConfigError(
-            f"a replay's id has at most 200 letters, digits, dots, underscores and hyphens, and is not {shown(replay)}"
+            f"a {work.noun}'s id has at most 200 letters, digits, dots, underscores and hyphens, and is not"
+            f" {shown(replay)}"
         )
 
 
@@ -81,8 +98,9 @@ class Claim:
         run: the run that claimed it last; tasks of other runs stop.
         partitions: how many source partitions have a position: those with lower numbers.
         anchors: how many partitions of the target hold positions.
-        manifest: the number of the archive's newest manifest then.
+        manifest: the number of the archive's newest manifest then; 0 of a mirror.
         target_id: the id of the target; empty where an older kclient has claimed it.
+        origins: the clusters that a mirror's records came through, the last of which it reads from.
     """
 
     topic_id: str
@@ -92,46 +110,57 @@ class Claim:
     anchors: int
     manifest: int
     target_id: str = ""
+    origins: tuple[str, ...] = ()
 
     def offset(self) -> OffsetAndMetadata:
         """As it is committed."""
-        told = {
+        told: dict[str, Any] = {
             "format": FORMAT, "topic_id": self.topic_id, "selection": self.selection, "run": self.run,
             "partitions": self.partitions, "anchors": self.anchors, "target_id": self.target_id,
         }  # fmt: skip
+        if self.origins:
+            told["origins"] = list(self.origins)
         return OffsetAndMetadata(self.manifest, json.dumps(told, separators=(",", ":")))
 
     @classmethod
-    def read(cls, group: str, offset: OffsetAndMetadata) -> Claim:
+    def read(cls, group: str, offset: OffsetAndMetadata, work: Work = REPLAY) -> Claim:
         """As it was committed.
 
         Raises:
-            ReplayError: It was not, or by a newer kclient.
+            PipelineError: It was not, or by a newer kclient; of the kind that the work raises.
         """
-        told = told_with(group, offset, FORMAT, ReplayError, _foreign)
+        told = told_with(group, offset, FORMAT, work.failure, _foreign(work))
         try:
             return cls(
                 str(told["topic_id"]), str(told["selection"]), str(told["run"]), int(told["partitions"]),
                 int(told["anchors"]), offset.offset, str(told.get("target_id", "")),
+                tuple(map(str, told.get("origins", ()))),
             )  # fmt: skip
         except (KeyError, TypeError, ValueError):
-            raise _foreign(group, offset) from None
+            raise _foreign(work)(group, offset) from None
 
-    def check(self, names: ReplayNames, topic_id: str, selection: str) -> None:
+    def check(self, names: ReplayNames, topic_id: str, selection: str, work: Work = REPLAY, remedy: str = "") -> None:
         """Refuse to go on with something else than what was begun.
 
+        Args:
+            names: Those of the work and its topic.
+            topic_id: The source topic's id now.
+            selection: The fingerprint now.
+            work: Whose the claim is.
+            remedy: What else can be done about another topic of the name.
+
         Raises:
-            ReplayError: The topic or the selection is another one.
+            PipelineError: The topic or the selection is another one.
         """
         if self.topic_id != topic_id:
-            raise ReplayError(
-                f"the replay {names.replay} has begun with another topic called {names.topic} (its id is"
-                f" {self.topic_id}, and now {topic_id}): give a new id, and a target without records"
+            raise work.failure(
+                f"the {work.noun} {names.replay} has begun with another topic called {names.topic} (its id is"
+                f" {self.topic_id}, and now {topic_id}): {remedy}give a new id, and a target without records"
             )
         if self.selection != selection:
-            raise ReplayError(
-                f"the replay {names.replay} has begun with other times, offsets or another choice of partitions for"
-                f" {names.topic}: go on with those, or give a new id, and a target without records"
+            raise work.failure(
+                f"the {work.noun} {names.replay} has begun with other times, offsets or another choice of partitions"
+                f" for {names.topic}: go on with those, or give a new id, and a target without records"
             )
 
 
@@ -142,58 +171,71 @@ class Position:
     Attributes:
         offset: the offset of the source to go on at.
         records: how many records the replay has written of it in all.
-        manifest: the number of the archive's newest manifest then.
+        manifest: the number of the archive's newest manifest then; 0 of a mirror.
         target_id: the id of the topic that has them; empty where an older kclient has committed it.
+        points: which offsets of the target belong to which of the source, where that is noted.
     """
 
     offset: int
     records: int
     manifest: int
     target_id: str = ""
+    points: tuple[OffsetPoint, ...] = ()
 
     def committed(self) -> OffsetAndMetadata:
         """As it is committed."""
-        told = {
+        told: dict[str, Any] = {
             "format": FORMAT, "records": self.records, "manifest": self.manifest, "target_id": self.target_id,
         }  # fmt: skip
+        if self.points:
+            told["points"] = points_text(self.points)
         return OffsetAndMetadata(self.offset, json.dumps(told, separators=(",", ":")))
 
     @classmethod
-    def read(cls, group: str, offset: OffsetAndMetadata) -> Position:
+    def read(cls, group: str, offset: OffsetAndMetadata, work: Work = REPLAY) -> Position:
         """As it was committed.
 
         Raises:
-            ReplayError: It was not, or by a newer kclient.
+            PipelineError: It was not, or by a newer kclient; of the kind that the work raises.
         """
-        told = told_with(group, offset, FORMAT, ReplayError, _foreign)
+        told = told_with(group, offset, FORMAT, work.failure, _foreign(work))
         try:
-            return cls(offset.offset, int(told["records"]), int(told["manifest"]), str(told.get("target_id", "")))
+            return cls(
+                offset.offset, int(told["records"]), int(told["manifest"]), str(told.get("target_id", "")),
+                points_of(str(told.get("points", ""))),
+            )  # fmt: skip
         except (KeyError, TypeError, ValueError):
-            raise _foreign(group, offset) from None
+            raise _foreign(work)(group, offset) from None
 
 
-def check_target(names: ReplayNames, target: str, told: Claim | Position, target_id: str) -> None:
+def check_target(
+    names: ReplayNames, target: str, told: Claim | Position, target_id: str, work: Work = REPLAY
+) -> None:
     """Refuse what was told of a former topic of the target's name: its records are gone with that.
 
     Args:
-        names: Of the replay.
+        names: Of the work and its topic.
         target: The target's name.
         told: What is committed there.
         target_id: The target's id now.
+        work: Whose it is.
 
     Raises:
-        ReplayError: It is of another topic.
+        PipelineError: It is of another topic; of the kind that the work raises.
     """
     if told.target_id not in ("", target_id):
-        raise ReplayError(
-            f"the target {target} was deleted and created again since the replay {names.replay} has written"
+        raise work.failure(
+            f"the target {target} was deleted and created again since the {work.noun} {names.replay} has written"
             f" {names.topic} to it (its id was {told.target_id}, and is {target_id}): what was written is gone;"
             " begin again with another id and a target without records"
         )
 
 
-def _foreign(group: str, offset: OffsetAndMetadata) -> ReplayError:
-    return ReplayError(
-        f"the group {group} has an offset that no replay has committed ({shown(offset.metadata)}): give the replay "
-        "another id"
-    )
+def _foreign(work: Work) -> Callable[[str, OffsetAndMetadata], PipelineError]:
+    def failure(group: str, offset: OffsetAndMetadata) -> PipelineError:
+        return work.failure(
+            f"the group {group} has an offset that no {work.noun} has committed ({shown(offset.metadata)}): give the "
+            f"{work.noun} another id"
+        )
+
+    return failure

@@ -1,4 +1,4 @@
-"""The target of a replay, as the driver sees it: what it is, whether it may be written, and who has claimed it."""
+"""The target of a replay or a mirror, as the driver sees it: what it is, whether it may be written, whose it is."""
 
 from __future__ import annotations
 
@@ -22,10 +22,8 @@ from kclient.errors import (
     UnsupportedVersionError,
 )
 from kclient.spark.cluster import LiveCluster, open_admin
-from kclient.spark.pipelines.archive_view import ArchivedPartition
-from kclient.spark.pipelines.failures import ReplayError
-from kclient.spark.pipelines.replay_records import Claim, Position, ReplayNames, check_target
-from kclient.spark.pipelines.replay_tasks import CLIENT, Replayed, check_targets
+from kclient.spark.pipelines.replay_records import REPLAY, Claim, Position, ReplayNames, Work, check_target
+from kclient.spark.pipelines.replay_tasks import CLIENT, Replayed, SourcePartition, check_targets
 from kclient.types import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
@@ -50,6 +48,8 @@ class TargetPlan:
         anchors: how many partitions of the target hold positions.
         claim: what is claimed already.
         target_id: the target's id.
+        origins: the clusters that the records came through, where the claim holds them.
+        anew: whether all positions are to begin anew: the source topic is another one of that name.
     """
 
     topic: str
@@ -60,6 +60,8 @@ class TargetPlan:
     anchors: int
     claim: Claim | None = None
     target_id: str = ""
+    origins: tuple[str, ...] = ()
+    anew: bool = False
 
     @property
     def count(self) -> int:
@@ -73,10 +75,22 @@ class ReplayTarget:
     Args:
         settings: The producer's.
         asking: Those of other clients, who take what they know of them.
-        replay: The replay's id.
+        replay: The replay's id, or the mirror's.
+        work: Which of them it is.
+        restarts: Whether a topic that was created again is begun anew, behind the records of the former one.
     """
 
-    def __init__(self, settings: Mapping[str, str], asking: Mapping[str, str], replay: str) -> None:
+    def __init__(
+        self,
+        settings: Mapping[str, str],
+        asking: Mapping[str, str],
+        replay: str,
+        work: Work = REPLAY,
+        *,
+        restarts: bool = False,
+    ) -> None:
+        self._work = work
+        self._restarts = restarts
         self._settings = settings
         self._asking = asking
         self._replay = replay
@@ -100,10 +114,11 @@ class ReplayTarget:
 
     def plans(
         self,
-        wanted: Mapping[str, tuple[str, str, Sequence[ArchivedPartition]]],
+        wanted: Mapping[str, tuple[str, str, Sequence[SourcePartition]]],
         starts: Mapping[tuple[str, int], int],
         *,
         keep_partitions: bool,
+        origins: Mapping[str, tuple[str, ...]] | None = None,
     ) -> list[TargetPlan]:
         """What is wanted, where the targets can take it.
 
@@ -111,19 +126,24 @@ class ReplayTarget:
             wanted: By source topic: the target, the selection's fingerprint, and the partitions.
             starts: By source topic and partition, where those begin that are replayed.
             keep_partitions: Whether partitions have to be there under their numbers.
+            origins: By source topic, the clusters that its records came through. Where they are given the targets' ids
+                are noted, too.
 
         Raises:
             UnknownTopicOrPartitionError: a target does not exist.
-            ReplayError: a target has too few partitions, or the replay was begun with other arguments.
+            PipelineError: a target has too few partitions, or the work was begun with other arguments.
         """
         counts, ids = self._counts({target for target, _, _ in wanted.values()}, wanted)
         found = []
         for topic, (target, selection, partitions) in wanted.items():
             own = {number: start for (name, number), start in starts.items() if name == topic}
             topic_id = partitions[0].topic_id if partitions else ""
-            plan = TargetPlan(topic, topic_id, target, selection, own, counts[target], target_id=ids[target])
+            plan = TargetPlan(
+                topic, topic_id, target, selection, own, counts[target], target_id=ids[target],
+                origins=origins[topic] if origins is not None else (),
+            )  # fmt: skip
             if keep_partitions and plan.count > counts[target]:
-                raise ReplayError(
+                raise self._work.failure(
                     f"{target} has {counts[target]} partitions, and the archive has {plan.count} of {topic}: add"
                     f" partitions (kclient topics alter, or create it with {plan.count}), or let the partitioner choose"
                     " by --repartition (keep_partitions=False)"
@@ -132,7 +152,7 @@ class ReplayTarget:
         return found
 
     def _counts(
-        self, targets: Collection[str], wanted: Mapping[str, tuple[str, str, Sequence[ArchivedPartition]]]
+        self, targets: Collection[str], wanted: Mapping[str, tuple[str, str, Sequence[SourcePartition]]]
     ) -> tuple[dict[str, int], dict[str, str]]:
         """How many partitions the targets have, and their ids."""
         listed = {each.name for each in self._admin.list_topics(include_internal=True)}
@@ -157,16 +177,23 @@ class ReplayTarget:
             found.update(self._admin.list_group_offsets(names.claims, [anchor], require_stable=True))
         others = sorted(tp.topic for tp in found if tp != anchor)
         if others:
-            raise ReplayError(
-                f"the replay {self._replay} has written {plan.topic} to {others[0]} before, not to {plan.target}: go on"
-                " with that target, or give a new id"
+            raise self._work.failure(
+                f"the {self._work.noun} {self._replay} has written {plan.topic} to {others[0]} before, not to"
+                f" {plan.target}: go on with that target, or give a new id"
             )
         if anchor not in found:
             return plan
-        claim = Claim.read(names.claims, found[anchor])
-        claim.check(names, plan.topic_id, plan.selection)
-        check_target(names, plan.target, claim, plan.target_id)
-        return replace(plan, claim=claim, anchors=claim.anchors)
+        claim = Claim.read(names.claims, found[anchor], self._work)
+        anew = self._restarts and claim.topic_id != plan.topic_id
+        remedy = (
+            ""
+            if self._work is REPLAY
+            else "write the new topic behind the former one's records by --restart-recreated (restart_recreated=True),"
+            " or "
+        )
+        claim.check(names, claim.topic_id if anew else plan.topic_id, plan.selection, self._work, remedy)
+        check_target(names, plan.target, claim, plan.target_id, self._work)
+        return replace(plan, claim=claim, anchors=claim.anchors, anew=anew)
 
     def warnings(self, plans: Sequence[TargetPlan]) -> list[str]:
         """What the targets will do to records, by their settings."""
@@ -215,7 +242,7 @@ class ReplayTarget:
         """Claim the targets for this run: claims, and positions of partitions that had none, in one transaction.
 
         Raises:
-            ReplayError: a target has records of others, or another run begins at the same time.
+            PipelineError: a target has records of others, or another run begins at the same time.
         """
         from kclient.sync import Producer
 
@@ -230,13 +257,13 @@ class ReplayTarget:
                     producer.send_offsets_to_transaction(offsets, ConsumerGroupMetadata(group))
                 producer.commit_transaction()
         except ProducerFencedError as error:
-            raise ReplayError(
-                f"another run begins with the replay {self._replay}; this one has written nothing"
+            raise self._work.failure(
+                f"another run begins with the {self._work.noun} {self._replay}; this one has written nothing"
             ) from error
         except (UnsupportedVersionError, TransactionalIdAuthorizationError, ClusterAuthorizationError) as error:
-            raise ReplayError(
-                f"the brokers do not allow the transactions that a replay needs ({error}): let this user write with"
-                f" transactional ids that begin with {self._replay}, or use newer brokers"
+            raise self._work.failure(
+                f"the brokers do not allow the transactions that a {self._work.noun} needs ({error}): let this user"
+                f" write with transactional ids that begin with {self._replay}, or use newer brokers"
             ) from error
         return [self._with_claim(plan) for plan in plans]
 
@@ -246,9 +273,10 @@ class ReplayTarget:
         found: dict[str, dict[TopicPartition, OffsetAndMetadata]] = defaultdict(dict)
         for plan in plans:
             names = ReplayNames(self._replay, plan.topic)
-            known = plan.claim.partitions if plan.claim else 0
+            known = plan.claim.partitions if plan.claim and not plan.anew else 0
             claim = Claim(
-                plan.topic_id, plan.selection, run, max(known, plan.count), plan.anchors, manifest, plan.target_id
+                plan.topic_id, plan.selection, run, max(known, plan.count), plan.anchors, manifest, plan.target_id,
+                plan.origins,
             )  # fmt: skip
             found[names.claims][TopicPartition(plan.target, 0)] = claim.offset()
             for number in range(known, plan.count):
@@ -264,9 +292,14 @@ class ReplayTarget:
 
     def _check_empty(self, target: str) -> None:
         settings = {name: value for name, value in self._asking.items() if name in ConsumerConfig.settings()}
+        way_out = (
+            " write behind them by --append (append=True)"
+            if self._work is REPLAY
+            else " another name by --prefix or --rename"
+        )
         refused = (
-            f"the target {target} has records that the replay {self._replay} has not written: choose an empty topic, or"
-            " write behind them by --append (append=True); where this replay has been there, its committed offsets have"
+            f"the target {target} has records that the {self._work.noun} {self._replay} has not written: choose an"
+            f" empty topic, or{way_out}; where this {self._work.noun} has been there, its committed offsets have"
             " expired (offsets.retention.minutes), and going on would write records twice"
         )
         with LiveCluster({**settings, "isolation.level": "read_committed"}) as cluster:
@@ -275,7 +308,7 @@ class ReplayTarget:
             starts, ends = cluster.beginning_offsets(partitions), cluster.end_offsets(partitions)
             tops = cluster.high_watermarks(partitions)
             if any(ends[tp] < tops[tp] for tp in partitions):  # somebody has a transaction open
-                raise ReplayError(refused)
+                raise self._work.failure(refused)
             left = [tp for tp in partitions if starts[tp] < ends[tp]]
             if not left:
                 return
@@ -285,11 +318,11 @@ class ReplayTarget:
                 consumer.seek(tp, starts[tp])
             while any(consumer.position(tp) < ends[tp] for tp in left):  # there may be markers, or aborted records only
                 if any(consumer.poll(timeout=1.0)):
-                    raise ReplayError(refused)
+                    raise self._work.failure(refused)
                 if time.monotonic() > deadline:
+                    hint = "; say --append if it has none but the replay's" if self._work is REPLAY else ""
                     raise KafkaTimeoutError(
-                        f"{target} could not be looked through for records within {_LOOK_S:.0f} s; say --append if it"
-                        " has none but the replay's"
+                        f"{target} could not be looked through for records within {_LOOK_S:.0f} s{hint}"
                     )
 
     def check(self, plans: Sequence[TargetPlan]) -> None:
@@ -299,7 +332,7 @@ class ReplayTarget:
             ReplayError: one was deleted, and records went with it.
         """
         with LiveCluster(self._asking) as cluster:
-            check_targets(cluster, self._replay, {plan.target: plan.target_id for plan in plans})
+            check_targets(cluster, self._replay, {plan.target: plan.target_id for plan in plans}, self._work)
 
     # ------------------------------------------------------------------ positions
 
@@ -307,7 +340,7 @@ class ReplayTarget:
         """By source topic and partition, where it is.
 
         Raises:
-            ReplayError: one is gone, or was committed by others.
+            PipelineError: one is gone, or was committed by others.
         """
         found = {}
         for plan in plans:
@@ -318,12 +351,12 @@ class ReplayTarget:
             }
             for number, (group, anchor) in places.items():
                 if anchor in offsets[group]:
-                    found[plan.topic, number] = Position.read(group, offsets[group][anchor])
+                    found[plan.topic, number] = Position.read(group, offsets[group][anchor], self._work)
                 elif plan.claim is not None and number < plan.claim.partitions:
-                    raise ReplayError(
-                        f"the position of {plan.topic}-{number} in the replay {self._replay} is gone: committed offsets"
-                        " expire after offsets.retention.minutes of the brokers, or somebody has deleted the group"
-                        f" {group}; begin again with another id and a target without records"
+                    raise self._work.failure(
+                        f"the position of {plan.topic}-{number} in the {self._work.noun} {self._replay} is gone:"
+                        " committed offsets expire after offsets.retention.minutes of the brokers, or somebody has"
+                        f" deleted the group {group}; begin again with another id and a target without records"
                     )
         return found
 

@@ -1,4 +1,4 @@
-"""What the tasks of a replay do: a partition's records in order, in transactions that hold the position behind them."""
+"""What the tasks of a replay or a mirror do: records in order, in transactions that hold the position behind them."""
 
 from __future__ import annotations
 
@@ -7,22 +7,24 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from kclient.errors import InvalidProducerEpochError, ProducerFencedError, TransactionAbortableError
 from kclient.spark.cluster import LiveCluster, TopicView
 from kclient.spark.pipelines.archive_reader import PartitionReader, is_sorted, offsets_of
 from kclient.spark.pipelines.archive_view import ArchivedPartition
-from kclient.spark.pipelines.failures import ReplayError
+from kclient.spark.pipelines.failures import PipelineError
 from kclient.spark.pipelines.manifest import ArchiveError
+from kclient.spark.pipelines.offset_points import OffsetPoint, with_point
 from kclient.spark.pipelines.rate_limiter import Rate, RateLimiter
-from kclient.spark.pipelines.replay_records import Claim, Position, ReplayNames, check_target
+from kclient.spark.pipelines.replay_records import REPLAY, Claim, Position, ReplayNames, Work, check_target
 from kclient.spark.written_topics import replaced, told, topic_ids
 from kclient.types import ConsumerGroupMetadata, TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow
 
+    from kclient import Delivery
     from kclient.sync import Admin, Producer
 
 RECEIPT = "receipt string"
@@ -31,6 +33,81 @@ _COLUMNS = ("key", "value", "headers", "offset", "timestamp")
 _TRANSACTION_S = 5.0
 _TRANSACTION_BYTES = 64 << 20
 """A transaction is committed after so many seconds or bytes: readers of what is committed see them then."""
+
+
+class SourcePartition(Protocol):
+    """A partition that records come from."""
+
+    @property
+    def topic(self) -> str:
+        """Its topic."""
+        ...
+
+    @property
+    def topic_id(self) -> str:
+        """Which topic of that name."""
+        ...
+
+    @property
+    def partition(self) -> int:
+        """Its number."""
+        ...
+
+
+class Records(Protocol):
+    """The records of one partition, from one offset to before another one."""
+
+    lost: int
+    """How many offsets were gone, and were gone past since that was allowed."""
+
+    def batches(self) -> Iterator[pyarrow.RecordBatch]:
+        """Them, with their offsets, which only grow."""
+        ...
+
+    def check(self) -> None:
+        """Called before what was given is committed: raises where it may not be."""
+        ...
+
+
+class RecordSource(Protocol):
+    """What records come from; it goes to the tasks."""
+
+    def records(self, partition: SourcePartition, start: int, end: int) -> Records:
+        """Those of a partition."""
+        ...
+
+
+@dataclass(frozen=True)
+class ArchiveRecords:
+    """An archive as a source.
+
+    Attributes:
+        folder: its folder.
+    """
+
+    folder: Path
+
+    def records(self, partition: SourcePartition, start: int, end: int) -> Records:
+        assert isinstance(partition, ArchivedPartition)
+        return _Archived(self.folder, partition, start, end)
+
+
+class _Archived:
+    lost = 0
+
+    def __init__(self, folder: Path, partition: ArchivedPartition, start: int, end: int) -> None:
+        self._reader = PartitionReader(folder, partition, start, end, _COLUMNS)
+        self._place = TopicPartition(partition.topic, partition.partition)
+        self._reached = start
+
+    def batches(self) -> Iterator[pyarrow.RecordBatch]:
+        for batch in self._reader.batches():
+            _check_order(batch, self._reached, self._place)
+            self._reached = offsets_of(batch)[-1] + 1
+            yield batch
+
+    def check(self) -> None:
+        """An archive's records stay what they are."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +123,7 @@ class Replayed:
         target_id: the target's id when it was claimed.
     """
 
-    source: ArchivedPartition
+    source: SourcePartition
     target: str
     start: int
     end: int
@@ -66,22 +143,26 @@ class ReplayJob:
     Attributes:
         replay: the replay's id.
         run: the run's own name.
-        folder: the archive's folder.
-        manifest: the number of its newest manifest.
+        source: where the records are.
+        manifest: the number of the archive's newest manifest; 0 of a mirror.
         settings: the producer's.
         times: from when to before when, in microseconds; None is from the first, or to the last.
         keep_partitions: whether a record goes to the partition of its source's number.
         rate: of all tasks together.
+        work: what it is.
+        notes_points: whether positions tell which offsets of the target belong to which of the source.
     """
 
     replay: str
     run: str
-    folder: Path
+    source: RecordSource
     manifest: int
     settings: Mapping[str, str] = field(repr=False)  # some are passwords
     times: tuple[int | None, int | None] = (None, None)
     keep_partitions: bool = True
     rate: Rate = field(default_factory=Rate)
+    work: Work = REPLAY
+    notes_points: bool = False
 
 
 @dataclass(frozen=True)
@@ -97,6 +178,7 @@ class PartitionReceipt:
         records: how many were written.
         size: the bytes of their keys, values and headers.
         total: how many records this and all earlier runs have written.
+        lost: how many offsets were gone.
     """
 
     topic: str
@@ -107,6 +189,7 @@ class PartitionReceipt:
     records: int
     size: int
     total: int
+    lost: int = 0
 
 
 class Replaying:
@@ -143,7 +226,7 @@ def _replay(job: ReplayJob, todo: Replayed, rate: Rate, throttle: RateLimiter) -
     """One partition, from its position on.
 
     Raises:
-        ReplayError: another run goes on with the replay, or what it has to know is not there any more.
+        PipelineError: another run goes on with the work, or what it has to know is not there any more.
         ArchiveError: files are damaged, or hold an offset twice.
         KafkaError: the target refuses a record, or cannot be reached.
     """
@@ -156,7 +239,7 @@ def _replay(job: ReplayJob, todo: Replayed, rate: Rate, throttle: RateLimiter) -
             producer.init_transactions()  # what an earlier attempt left open is ended, and it cannot commit any more
             before = _position(cluster.admin, job, names, todo)
             receipt = _Partition(job, todo, producer, rate, throttle, before).replay()
-            check_targets(cluster, job.replay, {todo.target: todo.target_id})
+            check_targets(cluster, job.replay, {todo.target: todo.target_id}, job.work)
             return receipt
     except (ProducerFencedError, InvalidProducerEpochError) as error:
         raise _superseded(job, todo) from error
@@ -166,54 +249,56 @@ def _replay(job: ReplayJob, todo: Replayed, rate: Rate, throttle: RateLimiter) -
         raise (error.__cause__ or error) from None
 
 
-def _superseded(job: ReplayJob, todo: Replayed) -> ReplayError:
-    return ReplayError(
-        f"another attempt at {todo.place} has begun and goes on with it: the replay {job.replay} runs twice, or Spark"
-        " has tried the task again; or a transaction took longer than transaction.timeout.ms"
+def _superseded(job: ReplayJob, todo: Replayed) -> PipelineError:
+    return job.work.failure(
+        f"another attempt at {todo.place} has begun and goes on with it: the {job.work.noun} {job.replay} runs twice,"
+        " or Spark has tried the task again; or a transaction took longer than transaction.timeout.ms"
     )
 
 
 def _position(admin: Admin, job: ReplayJob, names: ReplayNames, todo: Replayed) -> Position:
     """Where the partition is, once this attempt is the only one that can change that."""
+    noun, failure = job.work
     claims = admin.list_group_offsets(names.claims, [(todo.target, 0)], require_stable=True)
     claim = claims.get(TopicPartition(todo.target, 0))
     if claim is None:
-        raise ReplayError(
+        raise failure(
             f"the target {todo.target} was deleted or created again since this run of {job.replay} began, or somebody"
             f" has deleted the group {names.claims}; run again, into a target without records"
         )
-    claimed = Claim.read(names.claims, claim)
+    claimed = Claim.read(names.claims, claim, job.work)
     if claimed.run != job.run:
-        raise ReplayError(f"another run goes on with the replay {job.replay}, and this one is over")
-    check_target(names, todo.target, claimed, todo.target_id)
+        raise failure(f"another run goes on with the {noun} {job.replay}, and this one is over")
+    check_target(names, todo.target, claimed, todo.target_id, job.work)
     group, anchor = names.position(todo.source.partition, todo.target, todo.anchors)
     found = admin.list_group_offsets(group, [anchor], require_stable=True).get(anchor)
     if found is None:
-        raise ReplayError(
-            f"the position of {todo.place} in the replay {job.replay} is gone: committed offsets expire after"
+        raise failure(
+            f"the position of {todo.place} in the {noun} {job.replay} is gone: committed offsets expire after"
             " offsets.retention.minutes of the brokers, or somebody has deleted the group"
             f" {group}; begin again with another id and a target without records"
         )
-    position = Position.read(group, found)
-    check_target(names, todo.target, position, todo.target_id)
+    position = Position.read(group, found, job.work)
+    check_target(names, todo.target, position, todo.target_id, job.work)
     return position
 
 
-def check_targets(cluster: TopicView, replay: str, claimed: Mapping[str, str]) -> None:
+def check_targets(cluster: TopicView, replay: str, claimed: Mapping[str, str], work: Work = REPLAY) -> None:
     """Whether targets are still the topics that were claimed; else records went with the former ones.
 
     Args:
         cluster: Is asked for their ids.
-        replay: The replay's id.
+        replay: The replay's id, or the mirror's.
         claimed: By target, the id that it had.
+        work: Which of them it is.
 
     Raises:
-        ReplayError: One is gone, or another one.
+        PipelineError: One is gone, or another one; of the kind that the work raises.
     """
     gone = replaced(claimed, topic_ids(cluster, claimed))
     if gone:
-        raise ReplayError(
-            f"{told(gone)} while the replay {replay} wrote to it: what was written to it is gone; run again, into a"
+        raise work.failure(
+            f"{told(gone)} while the {work.noun} {replay} wrote to it: what was written to it is gone; run again, into a"
             " target without records, and it begins anew"
         )
 
@@ -235,13 +320,15 @@ class _Partition:
         self._reached = before.offset
         self._pending = 0
         self._began: float | None = None
+        self._points = before.points
+        self._first: tuple[int, int, Delivery] | None = None
+        self._source = job.source.records(todo.source, before.offset, max(todo.end, before.offset))
 
     def replay(self) -> PartitionReceipt:
         todo, start = self._todo, self._before.offset
         end = max(todo.end, start)
-        for batch in PartitionReader(self._job.folder, todo.source, start, end, _COLUMNS).batches():
+        for batch in self._source.batches():
             offsets = offsets_of(batch)
-            _check_order(batch, self._reached, todo)
             for rows in self._pieces(batch):
                 self._send(_within(batch.slice(rows.start, len(rows)), self._job.times))
                 self._reached = offsets[rows.stop - 1] + 1
@@ -252,7 +339,7 @@ class _Partition:
         source = todo.source
         return PartitionReceipt(
             source.topic, source.partition, todo.target, start, end, self._records, self._size,
-            self._before.records + self._records,
+            self._before.records + self._records, self._source.lost,
         )  # fmt: skip
 
     def _pieces(self, batch: pyarrow.RecordBatch) -> Iterator[range]:
@@ -271,7 +358,9 @@ class _Partition:
             time.sleep(pause)
         self._begin()
         number = self._todo.source.partition if self._job.keep_partitions else None
-        self._producer.send_arrow(self._todo.target, _as_sent(piece, number))
+        sent = self._producer.send_arrow(self._todo.target, _as_sent(piece, number))
+        if self._job.notes_points and self._first is None:
+            self._first = offsets_of(piece)[0], self._before.records + self._records, sent[0]
         self._records += piece.num_rows
         self._size += size
         self._pending += size
@@ -285,17 +374,30 @@ class _Partition:
             self._began = time.monotonic()
 
     def _commit(self) -> None:
+        self._source.check()
         self._begin()
+        self._note_point()
         todo, before = self._todo, self._before
         names = ReplayNames(self._job.replay, todo.source.topic)
         group, anchor = names.position(todo.source.partition, todo.target, todo.anchors)
-        reached = Position(self._reached, before.records + self._records, self._job.manifest, todo.target_id)
+        reached = Position(
+            self._reached, before.records + self._records, self._job.manifest, todo.target_id, self._points
+        )
         self._producer.send_offsets_to_transaction({anchor: reached.committed()}, ConsumerGroupMetadata(group))
         self._producer.commit_transaction()
         self._began, self._pending = None, 0
 
+    def _note_point(self) -> None:
+        """Where this transaction's first record has come to lie; the position that is committed with it tells it."""
+        if self._first is None:
+            return
+        source, records, delivery = self._first
+        self._producer.flush()
+        self._points = with_point(self._points, OffsetPoint(source, delivery.result().offset, records))
+        self._first = None
 
-def _check_order(batch: pyarrow.RecordBatch, reached: int, todo: Replayed) -> None:
+
+def _check_order(batch: pyarrow.RecordBatch, reached: int, place: TopicPartition) -> None:
     """Raises `ArchiveError` where an offset is there twice, in the batch or before it."""
     from pyarrow import compute
 
@@ -304,7 +406,7 @@ def _check_order(batch: pyarrow.RecordBatch, reached: int, todo: Replayed) -> No
     twice = len(column) - compute.count_distinct(column).as_py()
     if twice or offsets[0] < reached or not is_sorted(column):
         raise ArchiveError(
-            f"the archive holds offsets of {todo.place} twice, from {offsets[0]} to {offsets[-1]}: kclient pipeline"
+            f"the archive holds offsets of {place} twice, from {offsets[0]} to {offsets[-1]}: kclient pipeline"
             " audit says which; nothing of them was replayed"
         )
 

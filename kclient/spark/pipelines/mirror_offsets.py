@@ -1,0 +1,157 @@
+"""Which offset of a mirror's target belongs to one of its source: exact by what was noted, and what is counted."""
+
+from __future__ import annotations
+
+import time
+from array import array
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kclient.errors import KafkaTimeoutError
+from kclient.spark.cluster import LiveCluster
+from kclient.spark.pipelines.failures import MirrorError
+from kclient.spark.pipelines.offset_points import Stretch, rank_in, stretch_at
+from kclient.spark.pipelines.replay_records import Position
+from kclient.types import TopicPartition
+
+_PATIENCE_S = 60.0
+"""So long nothing may arrive of a stretch that is read."""
+
+
+@dataclass(frozen=True)
+class Translated:
+    """An offset of the target.
+
+    Attributes:
+        offset: it.
+        certain: whether it is exact; else it may lie before the exact one, and never behind.
+    """
+
+    offset: int
+    certain: bool
+
+
+class OffsetTranslator:
+    """Translates offsets of one partition, of what is mirrored and committed.
+
+    Args:
+        source: The cluster that the mirror reads.
+        target: The one that it writes; both with `isolation.level=read_committed`.
+        places: The partition of the source, and that of the target.
+        position: Where the mirror is.
+        compacted: Whether records of the source may be gone from between others.
+    """
+
+    def __init__(
+        self,
+        source: LiveCluster,
+        target: LiveCluster,
+        places: tuple[TopicPartition, TopicPartition],
+        position: Position,
+        *,
+        compacted: bool,
+    ) -> None:
+        self._source = source
+        self._target = target
+        self._from, self._to = places
+        self._position = position
+        self._compacted = compacted
+        self._end: int | None = None
+        self._read: dict[tuple[TopicPartition, int, int], array[int]] = {}
+
+    def translate(self, offset: int) -> Translated | None:
+        """The offset of the target's first record whose source is this offset or one behind it.
+
+        Returns:
+            None where the mirror has not come so far.
+        """
+        position = self._position
+        if offset > position.offset:
+            return None
+        if offset == position.offset or not position.points:
+            return Translated(self.end, True)
+        if offset <= position.points[0].source:
+            return Translated(position.points[0].target, True)
+        stretch = stretch_at(position.points, offset, position.offset, position.records, self.end)
+        assert stretch is not None, "it is behind the first point"
+        rank, certain = self._rank(stretch, offset)
+        return self._at(stretch, rank, certain)
+
+    @property
+    def end(self) -> int:
+        """The offset behind all that the target has committed."""
+        if self._end is None:
+            self._end = self._target.end_offsets([self._to])[self._to]
+        return self._end
+
+    def check_only_ours(self) -> None:
+        """See to it that nobody else has written to the target since the last point.
+
+        Raises:
+            MirrorError: somebody has.
+        """
+        position = self._position
+        if not position.points:
+            return
+        last = position.points[-1]
+        written = position.records - last.records
+        if self.end <= last.target + written + 1:  # the records, and the end of their transaction
+            return
+        if len(self._offsets(self._target, self._to, last.target, self.end)) > written:
+            raise MirrorError(
+                f"{self._to} has records that the mirror of {self._from} has not written: a mirror's target takes none"
+                " of others; give a new id and a target without records"
+            )
+
+    def _rank(self, stretch: Stretch, offset: int) -> tuple[int, bool]:
+        low = stretch.low.source
+        if stretch.source_end - low == stretch.records:  # no gaps
+            return offset - low, True
+        offsets = self._offsets(self._source, self._from, low, stretch.source_end)
+        before = bisect_left(offsets, offset)
+        return rank_in(stretch, before, len(offsets) - before, from_end=not self._compacted)
+
+    def _at(self, stretch: Stretch, rank: int, certain: bool) -> Translated:
+        low, end = stretch.low.target, stretch.target_end
+        if rank >= stretch.records:
+            return Translated(end, certain)
+        if end - low <= stretch.records + 1:  # one transaction, whose end has an offset
+            return Translated(low + rank, certain)
+        offsets = self._offsets(self._target, self._to, low, end)
+        gone = stretch.records - len(offsets)
+        index = max(0, rank - gone)
+        certain = certain and (gone == 0 or not self._compacted)
+        return Translated(offsets[index] if index < len(offsets) else end, certain)
+
+    def _offsets(self, cluster: LiveCluster, place: TopicPartition, start: int, end: int) -> array[int]:
+        key = (place, start, end)
+        if key not in self._read:
+            self._read = {key: offsets_within(cluster, place, start, end), **dict(list(self._read.items())[-1:])}
+        return self._read[key]
+
+
+def offsets_within(cluster: LiveCluster, place: TopicPartition, start: int, end: int) -> array[int]:
+    """The offsets of the records that a partition has of a range now.
+
+    Raises:
+        KafkaTimeoutError: nothing arrived for a minute.
+    """
+    found: array[int] = array("q")
+    bounds: Mapping[TopicPartition, int] = cluster.beginning_offsets([place])
+    start = max(start, bounds[place])
+    consumer = cluster.consumer
+    consumer.assign([place])
+    if start >= end:
+        return found
+    consumer.seek(place, start)
+    moved = time.monotonic()
+    reached = start
+    while reached < end:
+        batch = consumer.poll_arrow(timeout=1.0, columns=("offset",))
+        found.extend(each for each in batch.column("offset").to_pylist() if each < end)
+        if consumer.position(place) > reached:
+            reached, moved = consumer.position(place), time.monotonic()
+        elif time.monotonic() - moved > _PATIENCE_S:
+            raise KafkaTimeoutError(f"{place}: nothing arrived for {_PATIENCE_S:.0f} s at offset {reached} of {end}")
+    return found
