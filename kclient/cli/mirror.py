@@ -127,5 +127,5 @@ def _tell(summary: MirrorSummary) -> None:
         if summary.groups.early:
             output.warn(
                 f"{summary.groups.early} committed offsets may lie before their exact place, never behind it:"
-                " compaction has removed records"
+                " the source has lost records since"
             )

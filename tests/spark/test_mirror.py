@@ -159,6 +159,27 @@ def test_points_that_were_thinned_out(gateway: str, other: str, topic: str, monk
     check_translation(gateway, other, topic, f"m-{topic}")
 
 
+def test_offsets_of_what_the_source_has_lost(gateway: str, other: str, topic: str) -> None:
+    """Retention leaves exact what lies behind it; below it no record of the target is passed over."""
+    make(gateway, topic)
+    fill_with_gaps(gateway, topic, 0, 24)
+    goal, tp = f"m-{topic}", TopicPartition(topic, 0)
+    run_here(gateway, other, topics=[topic], prefix="m-")
+    before, there = offsets(gateway, topic, 0), offsets(other, goal, 0)
+    start = before[8][0]
+    with Admin(bootstrap_servers=gateway) as admin:
+        admin.delete_records({tp: start})
+        for offset in range(before[-1][0] + 1):
+            admin.alter_group_offsets(f"{topic}-{offset}", {tp: offset})
+    told = run_here(gateway, other, topics=[topic], prefix="m-", groups=f"{topic}-.*").groups
+    assert (told.moved, told.early) == (before[-1][0] + 1, start - 1 - before[0][0])
+    with Admin(bootstrap_servers=other) as admin:
+        for offset in range(before[-1][0] + 1):
+            found = admin.list_group_offsets(f"{topic}-{offset}")[TopicPartition(goal, 0)].offset
+            exact = next(mine for (mine, _), (its, _) in zip(there, before, strict=True) if its >= offset)
+            assert found == exact if offset >= start else found <= exact
+
+
 def test_groups_that_are_left_as_they_are(gateway: str, other: str, topic: str) -> None:
     make(gateway, topic)
     send_all_kinds(gateway, topic, range(20))

@@ -98,8 +98,8 @@ def replayed(tmp: Path, **given: Any) -> Any:
 
 
 def mirrored(**given: Any) -> Any:
-    sides = {"source": CLUSTERS_SETTINGS, "target": CLUSTERS_SETTINGS, "topics": ["t"]}
-    return mirror(**{"spark": SESSION, **sides, **given})
+    """With settings of a target that are refused when all else was looked at, before a broker is asked."""
+    return mirror(**{"spark": SESSION, "source": CLUSTERS_SETTINGS, "target": {}, "topics": ["t"], **given})
 
 
 def audited(**given: Any) -> Any:

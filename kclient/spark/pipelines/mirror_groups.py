@@ -36,7 +36,7 @@ class GroupsMirrored:
         moved: how many were committed in the target.
         same: how many it had already, or had gone on from: groups are never moved back.
         later: how many lie behind what is mirrored yet.
-        early: how many may lie before their exact place, since compaction has removed records; never behind it.
+        early: how many may lie before their exact place, since the source has lost records; never behind it.
         active: groups that were left as they are, as they have members in the target.
     """
 

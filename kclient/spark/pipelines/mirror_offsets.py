@@ -110,7 +110,9 @@ class OffsetTranslator:
             return offset - low, True
         offsets = self._offsets(self._source, self._from, low, stretch.source_end)
         before = bisect_left(offsets, offset)
-        return rank_in(stretch, before, len(offsets) - before, from_end=not self._compacted)
+        # below the log's start some of those behind the offset are gone as well, and tell nothing
+        behind_are_there = offset >= self._source.beginning_offsets([self._from])[self._from]
+        return rank_in(stretch, before, len(offsets) - before, from_end=behind_are_there and not self._compacted)
 
     def _at(self, stretch: Stretch, rank: int, certain: bool) -> Translated:
         low, end = stretch.low.target, stretch.target_end
@@ -121,7 +123,9 @@ class OffsetTranslator:
         offsets = self._offsets(self._target, self._to, low, end)
         gone = stretch.records - len(offsets)
         index = max(0, rank - gone)
-        certain = certain and (gone == 0 or not self._compacted)
+        if gone:  # the first ones, by retention; or any, by compaction
+            first = self._target.beginning_offsets([self._to])[self._to]
+            certain = certain and first > low and not self._compacted
         return Translated(offsets[index] if index < len(offsets) else end, certain)
 
     def _offsets(self, cluster: LiveCluster, place: TopicPartition, start: int, end: int) -> array[int]:

@@ -114,10 +114,10 @@ def rank_in(stretch: Stretch, before: int, behind: int, *, from_end: bool) -> tu
         stretch: What was written.
         before: How many records the source has of it now, below the offset.
         behind: How many from the offset on.
-        from_end: Whether only the beginning of the stretch may be gone, by retention: then those behind tell.
+        from_end: Whether only records before the offset may be gone, by retention: then those behind it tell.
 
     Returns:
-        Where compaction has removed some the least number that can be true, so that no record is left out.
+        Where others may be gone the least number that can be true, so that no record is left out.
     """
     if before + behind == stretch.records:
         return before, True

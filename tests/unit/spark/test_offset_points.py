@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
@@ -23,7 +24,7 @@ def test_they_are_read_as_they_were_written() -> None:
     points = (OffsetPoint(5, 1 << 62, 0), OffsetPoint(9, (1 << 62) + 7, 4))
     assert points_of(points_text(points)) == points
     assert points_of("") == ()
-    with pytest.raises(ValueError, match="unpack|invalid"):
+    with pytest.raises(ValueError, match="unpack"):
         points_of("1.2")
     position = Position(12, 6, 0, "target's id", points)
     assert Position.read("g", position.committed()) == position
@@ -44,7 +45,7 @@ def test_newer_ones_lie_denser() -> None:
     assert points[-1].records == 39_990_000
     assert list(points) == sorted(points)
     newest = points[-1].source
-    for before, behind in zip(points, points[1:-1], strict=False):
+    for before, behind in itertools.pairwise(points[:-1]):
         assert behind.source - before.source <= 0.2 * (newest - before.source) + 30_000
 
 
@@ -63,7 +64,7 @@ def test_the_stretch_of_an_offset() -> None:
         (4, 6, True, (4, True)),
         (4, 6, False, (4, True)),
         (1, 6, True, (4, True)),  # retention has removed three
-        (0, 0, True, (10, True)),  # and here all
+        (0, 0, False, (0, False)),  # retention has gone past the offset
         (1, 6, False, (1, False)),  # compaction, from wherever
     ],
 )
