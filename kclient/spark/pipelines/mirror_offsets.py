@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from kclient.errors import KafkaTimeoutError
 from kclient.spark.cluster import LiveCluster
 from kclient.spark.pipelines.failures import MirrorError
-from kclient.spark.pipelines.offset_points import Stretch, rank_in, stretch_at
+from kclient.spark.pipelines.offset_points import OffsetStretch, rank_in, stretch_at
 from kclient.spark.pipelines.replay_records import Position
 from kclient.types import TopicPartition
 
@@ -104,7 +104,7 @@ class OffsetTranslator:
                 " of others; give a new id and a target without records"
             )
 
-    def _rank(self, stretch: Stretch, offset: int) -> tuple[int, bool]:
+    def _rank(self, stretch: OffsetStretch, offset: int) -> tuple[int, bool]:
         low = stretch.low.source
         if stretch.source_end - low == stretch.records:  # no gaps
             return offset - low, True
@@ -114,7 +114,7 @@ class OffsetTranslator:
         behind_are_there = offset >= self._source.beginning_offsets([self._from])[self._from]
         return rank_in(stretch, before, len(offsets) - before, from_end=behind_are_there and not self._compacted)
 
-    def _at(self, stretch: Stretch, rank: int, certain: bool) -> Translated:
+    def _at(self, stretch: OffsetStretch, rank: int, certain: bool) -> Translated:
         low, end = stretch.low.target, stretch.target_end
         if rank >= stretch.records:
             return Translated(end, certain)

@@ -27,7 +27,7 @@ class OffsetPoint(NamedTuple):
     records: int
 
 
-class Stretch(NamedTuple):
+class OffsetStretch(NamedTuple):
     """What is known between two points.
 
     Attributes:
@@ -84,7 +84,7 @@ def points_of(text: str) -> tuple[OffsetPoint, ...]:
 
 def stretch_at(
     points: Sequence[OffsetPoint], offset: int, position: int, records: int, target_end: int
-) -> Stretch | None:
+) -> OffsetStretch | None:
     """The stretch in which an offset of the source is.
 
     Args:
@@ -102,12 +102,12 @@ def stretch_at(
         return None
     low = points[index]
     if index + 1 == len(points):
-        return Stretch(low, position, target_end, records - low.records)
+        return OffsetStretch(low, position, target_end, records - low.records)
     high = points[index + 1]
-    return Stretch(low, high.source, high.target, high.records - low.records)
+    return OffsetStretch(low, high.source, high.target, high.records - low.records)
 
 
-def rank_in(stretch: Stretch, before: int, behind: int, *, from_end: bool) -> tuple[int, bool]:
+def rank_in(stretch: OffsetStretch, before: int, behind: int, *, from_end: bool) -> tuple[int, bool]:
     """How many records of a stretch come before an offset, and whether that is certain.
 
     Args:

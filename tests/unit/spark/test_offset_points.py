@@ -10,7 +10,7 @@ import pytest
 from kclient.spark.pipelines.offset_points import (
     MOST_TEXT,
     OffsetPoint,
-    Stretch,
+    OffsetStretch,
     points_of,
     points_text,
     rank_in,
@@ -53,9 +53,9 @@ def test_the_stretch_of_an_offset() -> None:
     points = (OffsetPoint(10, 100, 0), OffsetPoint(20, 111, 10))
     assert stretch_at(points, 9, 30, 18, 120) is None
     assert stretch_at((), 9, 30, 0, 120) is None
-    assert stretch_at(points, 10, 30, 18, 120) == Stretch(points[0], 20, 111, 10)
-    assert stretch_at(points, 19, 30, 18, 120) == Stretch(points[0], 20, 111, 10)
-    assert stretch_at(points, 20, 30, 18, 120) == Stretch(points[1], 30, 120, 8)
+    assert stretch_at(points, 10, 30, 18, 120) == OffsetStretch(points[0], 20, 111, 10)
+    assert stretch_at(points, 19, 30, 18, 120) == OffsetStretch(points[0], 20, 111, 10)
+    assert stretch_at(points, 20, 30, 18, 120) == OffsetStretch(points[1], 30, 120, 8)
 
 
 @pytest.mark.parametrize(
@@ -69,4 +69,4 @@ def test_the_stretch_of_an_offset() -> None:
     ],
 )
 def test_ranks(before: int, behind: int, from_end: bool, expected: tuple[int, bool]) -> None:
-    assert rank_in(Stretch(OffsetPoint(0, 0, 0), 20, 20, 10), before, behind, from_end=from_end) == expected
+    assert rank_in(OffsetStretch(OffsetPoint(0, 0, 0), 20, 20, 10), before, behind, from_end=from_end) == expected
