@@ -118,6 +118,8 @@ def test_records_come_as_they_are(spark: SparkSession, broker: str, other: str, 
         admin.create_partitions({topic: 3})
     with Producer(bootstrap_servers=broker) as producer:
         producer.send(topic, b"new", partition=2)
+    look = mirror(None, source, target, topics=[topic], dry_run=True)
+    assert (look.topics[0].created, look.topics[0].offsets, look.topics[0].total) == (False, 1, 60)
     more = mirror(spark, source, target, topics=[topic])
     assert (more.records, more.topics[0].total, more.id) == (1, 61, summary.id)
     assert read(other, topic) == read(broker, topic)

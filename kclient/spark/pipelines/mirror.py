@@ -197,10 +197,11 @@ class MirrorRun:
         with self._topics:
             seen = self._topics.look()
             with self._target(seen) as target:
-                plans = self._plans(target, seen.of(set(seen.topics) - seen.unfit))
+                made = {topic for topic in seen.topics if self._selection.target_of(topic) not in seen.missing}
+                plans = self._plans(target, seen.of(made), keep_partitions=False)  # a run would add what it lacks
                 positions = target.look(plans, append=False)
                 warnings = _warnings(target, plans)
-                missing = [self._unmade(seen, topic) for topic in sorted(seen.unfit)]
+                missing = [self._unmade(seen, topic) for topic in sorted(seen.topics.keys() - made)]
                 todo, remaining = self._todo([*plans, *missing], seen, positions)
         return self._summary(seen, todo, positions, {}, None, remaining, warnings, dry_run=True)
 
@@ -230,17 +231,17 @@ class MirrorRun:
         self._id = self._given_id or self._selection.default_id(seen.cluster_id)
         return ReplayTarget(self._settings, self._asking, self._id, MIRROR, restarts=self._selection.restart_recreated)
 
-    def _plans(self, target: ReplayTarget, seen: MirrorLook) -> list[TargetPlan]:
+    def _plans(self, target: ReplayTarget, seen: MirrorLook, *, keep_partitions: bool = True) -> list[TargetPlan]:
         starts = {(tp.topic, tp.partition): offset for tp, offset in seen.beginnings.items()}
         found = target.plans(
             {topic: (self._selection.target_of(topic), self._selection.fingerprint(topic), seen.partitions(topic))
              for topic in seen.topics},
-            starts, keep_partitions=True, origins=seen.origins,
+            starts, keep_partitions=keep_partitions, origins=seen.origins,
         )  # fmt: skip
         return [_from_zero(plan) for plan in found]
 
     def _unmade(self, seen: MirrorLook, topic: str) -> TargetPlan:
-        """What a run would claim of a target that it would make, or give partitions."""
+        """What a run would claim of a target that it would make."""
         starts = {tp.partition: offset for tp, offset in seen.beginnings.items() if tp.topic == topic}
         return TargetPlan(topic, seen.topics[topic].topic_id, self._selection.target_of(topic), "", starts, 1)
 

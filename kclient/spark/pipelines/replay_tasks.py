@@ -69,7 +69,7 @@ class Records(Protocol):
         ...
 
 
-class RecordSource(Protocol):
+class ReplaySource(Protocol):
     """What records come from; it goes to the tasks."""
 
     def records(self, partition: SourcePartition, start: int, end: int) -> Records:
@@ -155,7 +155,7 @@ class ReplayJob:
 
     replay: str
     run: str
-    source: RecordSource
+    source: ReplaySource
     manifest: int
     settings: Mapping[str, str] = field(repr=False)  # some are passwords
     times: tuple[int | None, int | None] = (None, None)

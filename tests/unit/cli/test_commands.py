@@ -297,6 +297,17 @@ def test_an_interruption_beside_a_send_is_counted(
         (["pipeline", "replay", "--from", "x", "--rename", "t"], 2, "--rename takes NAME=VALUE, not 't'"),
         (["pipeline", "replay", "--from", "x", "--rate", "0"], 2, "records_per_second is a number greater than 0"),
         (["pipeline", "replay", "--from", "x", "--id", "a:b"], 2, "a replay's id has at most 200 letters"),
+        (["pipeline", "mirror", "--from", "a:1", "--to", "b:1"], 2, "say what to mirror: topics, or --pattern"),
+        (
+            ["pipeline", "mirror", "t", "--from", "a:1", "--to", "b:1", "--groups", "("],
+            2,
+            "groups is a regular expression",
+        ),
+        (
+            ["pipeline", "mirror", "t", "--from", "a:1", "--to", "b:1", "--id", "a:b"],
+            2,
+            "a mirror's id has at most 200",
+        ),
         (["pipeline", "replay", "--from", "x", "-c", "acks=1", "-b", "a:1"], 2, "acks"),
         (["pipeline", "audit", "t", "t@"], 2, "a side is TOPIC, TOPIC@HOST:PORT or TOPIC@archive:DIR, not 't@'"),
         (["pipeline", "audit", "t@a:1", "t@b:1", "--by", "x"], 2, "an audit goes by one of auto, offset, order"),
