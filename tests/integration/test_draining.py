@@ -123,9 +123,10 @@ class TheirMember(Member):
 
 
 _FINDS_COORDINATORS = {"fetch.wait.max.ms": 20, "retry.backoff.ms": 1000}
-"""librdkafka sends a commit that failed again to whoever coordinated, after `retry.backoff.ms`. If the new coordinator is
-found later than that (whom it asks for it is busy with its fetch), it throws the commit away with that connection, takes
-the new one for dead because of it, asks again, and so on; it never counts those attempts. Any broker's clients do so."""
+"""librdkafka sends a commit that failed again to whoever coordinated, after `retry.backoff.ms`. If the new coordinator
+is found later than that (whom it asks for it is busy with its fetch), it throws the commit away with that connection,
+takes the new one for dead because of it, asks again, and so on; it never counts those attempts. Any broker's clients do
+so."""
 
 _PASSING = {"NOT_COORDINATOR", "COORDINATOR_NOT_AVAILABLE", "COORDINATOR_LOAD_IN_PROGRESS", "_WAIT_COORD", "_TRANSPORT"}
 

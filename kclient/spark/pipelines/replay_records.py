@@ -208,9 +208,7 @@ class Position:
             raise _foreign(work)(group, offset) from None
 
 
-def check_target(
-    names: ReplayNames, target: str, told: Claim | Position, target_id: str, work: Work = REPLAY
-) -> None:
+def check_target(names: ReplayNames, target: str, told: Claim | Position, target_id: str, work: Work = REPLAY) -> None:
     """Refuse what was told of a former topic of the target's name: its records are gone with that.
 
     Args:

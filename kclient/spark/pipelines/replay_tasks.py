@@ -298,8 +298,8 @@ def check_targets(cluster: TopicView, replay: str, claimed: Mapping[str, str], w
     gone = replaced(claimed, topic_ids(cluster, claimed))
     if gone:
         raise work.failure(
-            f"{told(gone)} while the {work.noun} {replay} wrote to it: what was written to it is gone; run again, into a"
-            " target without records, and it begins anew"
+            f"{told(gone)} while the {work.noun} {replay} wrote to it: what was written to it is gone; run again, into"
+            " a target without records, and it begins anew"
         )
 
 
