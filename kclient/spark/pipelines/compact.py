@@ -25,8 +25,8 @@ from kclient.spark.pipelines.compact_tasks import (
     NewRange,
     Reading,
     ReadReceipt,
+    TableWriting,
     WriteReceipt,
-    Writing,
     receipt_of,
     write_empty,
 )
@@ -287,7 +287,7 @@ class CompactRun:
         numbers = spark.range(0, len(sources), 1, len(sources))
         records = numbers.mapInArrow(Reading(todo.side, sources, self._headers).run, SCHEMA)
         keyed = records.repartition("key").sortWithinPartitions("key", "partition", "offset")
-        writing = Writing(staged, self._source.topic, self._headers, self._keep_tombstones, self._compression)
+        writing = TableWriting(staged, self._source.topic, self._headers, self._keep_tombstones, self._compression)
         total = todo.offsets
         rows = collected(
             keyed.mapInArrow(writing.run, RECEIPTS), "compact", CompactError,

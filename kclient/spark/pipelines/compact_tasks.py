@@ -272,7 +272,7 @@ def _last_of_stretch(batch: pyarrow.RecordBatch, names: Sequence[str]) -> Any:
     return pyarrow.concat_arrays([differs, pyarrow.array([True])])
 
 
-class Writing:
+class TableWriting:
     """The tasks that write, each its share of the keys.
 
     Args:
