@@ -23,8 +23,8 @@ from kclient.spark.pipelines.compact_tasks import (
     SCHEMA,
     FormerFile,
     NewRange,
-    Reading,
     ReadReceipt,
+    TableReading,
     TableWriting,
     WriteReceipt,
     receipt_of,
@@ -285,7 +285,7 @@ class CompactRun:
         spark = self._spark
         assert spark is not None, "a dry run writes nothing"
         numbers = spark.range(0, len(sources), 1, len(sources))
-        records = numbers.mapInArrow(Reading(todo.side, sources, self._headers).run, SCHEMA)
+        records = numbers.mapInArrow(TableReading(todo.side, sources, self._headers).run, SCHEMA)
         keyed = records.repartition("key").sortWithinPartitions("key", "partition", "offset")
         writing = TableWriting(staged, self._source.topic, self._headers, self._keep_tombstones, self._compression)
         total = todo.offsets

@@ -92,7 +92,7 @@ def receipt_of(text: str) -> ReadReceipt | WriteReceipt:
     return WriteReceipt(**{**told, "files": tuple(CompactedFile(**each) for each in told["files"])})
 
 
-class Reading:
+class TableReading:
     """The tasks that read: each gets the number of a range or file.
 
     Args:
