@@ -23,8 +23,8 @@ from kclient.spark.pipelines.compact_tasks import (
     SCHEMA,
     FormerFile,
     NewRange,
-    ReadReceipt,
     TableReading,
+    TableReadReceipt,
     TableWriting,
     WriteReceipt,
     receipt_of,
@@ -273,7 +273,7 @@ class CompactRun:
             )
         return True
 
-    def stage(self, staged: StagedTable, todo: _Plan) -> tuple[list[ReadReceipt], list[WriteReceipt]]:
+    def stage(self, staged: StagedTable, todo: _Plan) -> tuple[list[TableReadReceipt], list[WriteReceipt]]:
         """Tasks read and write; returns what they say."""
         former = todo.former
         files = [] if former is None else [
@@ -300,7 +300,7 @@ class CompactRun:
         staged: StagedTable,
         todo: _Plan,
         last: CompactedTable | None,
-        reads: Sequence[ReadReceipt],
+        reads: Sequence[TableReadReceipt],
         writes: Sequence[WriteReceipt],
     ) -> CompactedTable:
         null_keys = sum(each.null_keys for each in reads)
@@ -340,14 +340,14 @@ class CompactRun:
 
 
 def checked(
-    receipts: Sequence[ReadReceipt | WriteReceipt], sources: int
-) -> tuple[list[ReadReceipt], list[WriteReceipt]]:
+    receipts: Sequence[TableReadReceipt | WriteReceipt], sources: int
+) -> tuple[list[TableReadReceipt], list[WriteReceipt]]:
     """The receipts of all tasks, where nothing is missing.
 
     Raises:
         CompactError: a source was not read, or records that were read did not come to those who write.
     """
-    reads = [each for each in receipts if isinstance(each, ReadReceipt)]
+    reads = [each for each in receipts if isinstance(each, TableReadReceipt)]
     writes = [each for each in receipts if isinstance(each, WriteReceipt)]
     given, taken = sum(each.given for each in reads), sum(each.taken for each in writes)
     if sorted(each.task for each in reads) != list(range(sources)) or given != taken:

@@ -49,7 +49,7 @@ class FormerFile:
 
 
 @dataclass(frozen=True)
-class ReadReceipt:
+class TableReadReceipt:
     """What a task has read, and what it has given on of that.
 
     Attributes:
@@ -84,11 +84,11 @@ class WriteReceipt:
     files: tuple[CompactedFile, ...]
 
 
-def receipt_of(text: str) -> ReadReceipt | WriteReceipt:
+def receipt_of(text: str) -> TableReadReceipt | WriteReceipt:
     """A receipt, as it travels."""
     told = json.loads(text)
     if "files" not in told:
-        return ReadReceipt(**told)
+        return TableReadReceipt(**told)
     return WriteReceipt(**{**told, "files": tuple(CompactedFile(**each) for each in told["files"])})
 
 
@@ -125,7 +125,7 @@ class TableReading:
                 yield latest
         if isinstance(source, FormerFile) and records != source.rows:
             raise CompactError(f"{source.path} has {records} rows, and {source.rows} were written: restore it")
-        yield _receipt_row(json.dumps(asdict(ReadReceipt(number, records, given, null_keys))))
+        yield _receipt_row(json.dumps(asdict(TableReadReceipt(number, records, given, null_keys))))
 
     def _new(self, wanted: NewRange) -> Iterator[pyarrow.RecordBatch]:
         import pyarrow

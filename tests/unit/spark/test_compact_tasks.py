@@ -20,10 +20,10 @@ from kclient.spark.pipelines.compact_folder import CompactedFile, CompactedTable
 from kclient.spark.pipelines.compact_tasks import (
     FormerFile,
     NewRange,
-    Reading,
-    ReadReceipt,
+    TableReading,
+    TableReadReceipt,
+    TableWriting,
     WriteReceipt,
-    Writing,
     receipt_of,
 )
 from kclient.spark.pipelines.failures import CompactError
@@ -86,18 +86,20 @@ def latest(logs: Logs) -> dict[bytes, tuple[int, int, int, bytes | None]]:
 
 def run(
     folder: Path, side: Logs, sources: Sequence[NewRange | FormerFile], tasks: int, keep: bool
-) -> tuple[list[ReadReceipt], list[WriteReceipt]]:
+) -> tuple[list[TableReadReceipt], list[WriteReceipt]]:
     """A run whose keys are shared out to so many tasks; a batch between them has two records."""
     (folder / "_state").mkdir(parents=True)
     numbers = pa.record_batch([pa.array(range(len(sources)), pa.int64())], ["id"])
-    read = pa.Table.from_batches(list(Reading(side, sources, headers=True).run(iter([numbers]))))
+    read = pa.Table.from_batches(list(TableReading(side, sources, headers=True).run(iter([numbers]))))
     order = [("key", "ascending"), ("partition", "ascending"), ("offset", "ascending")]
     rows = read.sort_by(order)
     shares = [hash(key) % tasks for key in rows.column("key").to_pylist()]
     receipts = []
     for task in range(tasks):
         own = rows.filter(pa.array([share == task for share in shares]))
-        writing = Writing(StagedTable(folder, "run"), "t", headers=True, keep_tombstones=keep, compression="snappy")
+        writing = TableWriting(
+            StagedTable(folder, "run"), "t", headers=True, keep_tombstones=keep, compression="snappy"
+        )
         told = writing.write(f"part-{task}.parquet", iter(own.to_batches(max_chunksize=2)))
         receipts += [receipt_of(text) for batch in told for text in batch.column(0).to_pylist()]
     return checked(receipts, len(sources))
@@ -147,7 +149,7 @@ def test_run_after_run_it_is_a_dict(runs: list[tuple[list[Sent], int, bool]]) ->
 
 
 def test_what_is_missing_is_told() -> None:
-    reads, write = [ReadReceipt(0, 5, 4, 1), ReadReceipt(1, 2, 2, 0)], WriteReceipt(6, 6, 0, 0, ())
+    reads, write = [TableReadReceipt(0, 5, 4, 1), ReadReceipt(1, 2, 2, 0)], WriteReceipt(6, 6, 0, 0, ())
     assert checked([*reads, write], 2) == (reads, [write])
     for receipts in ([*reads, replace(write, taken=5)], [reads[0], write], [*reads, reads[0], write]):
         with pytest.raises(CompactError, match="the former table is left, run again"):
