@@ -149,7 +149,7 @@ def test_run_after_run_it_is_a_dict(runs: list[tuple[list[Sent], int, bool]]) ->
 
 
 def test_what_is_missing_is_told() -> None:
-    reads, write = [TableReadReceipt(0, 5, 4, 1), ReadReceipt(1, 2, 2, 0)], WriteReceipt(6, 6, 0, 0, ())
+    reads, write = [TableReadReceipt(0, 5, 4, 1), TableReadReceipt(1, 2, 2, 0)], WriteReceipt(6, 6, 0, 0, ())
     assert checked([*reads, write], 2) == (reads, [write])
     for receipts in ([*reads, replace(write, taken=5)], [reads[0], write], [*reads, reads[0], write]):
         with pytest.raises(CompactError, match="the former table is left, run again"):
