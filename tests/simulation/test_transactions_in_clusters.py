@@ -63,9 +63,15 @@ def test_hundreds_of_histories(seeds: range) -> None:
 def test_a_seed_gives_the_same_history(kind: str) -> None:
     """Where nothing else has run before in the process, and the order of sets is the same, of texts and of objects.
 
-    Where objects lie also depends on whether modules had to be compiled: so there is a run before.
+    Where objects lie also depends on whether modules had to be compiled: so there is a run before. And on the kernel,
+    which puts what is large anywhere: among others tasks, which trio cancels in the order of a set.
     """
-    command = [sys.executable, "-m", f"tests.simulation.{kind}", "6", "1"]
+    in_one_place = ["setarch", "-R"]
+    if subprocess.run(["sh", "-c", "setarch -R true"], capture_output=True, check=False).returncode:
+        if kind == "power_world":
+            pytest.skip("the addresses of objects are left to chance here: setarch -R is not there, or not allowed")
+        in_one_place = []
+    command = [*in_one_place, sys.executable, "-m", f"tests.simulation.{kind}", "6", "1"]
     _, first, second = (
         subprocess.run(
             command, env={**os.environ, "PYTHONHASHSEED": "0"}, cwd=ROOT, capture_output=True, check=True, text=True
