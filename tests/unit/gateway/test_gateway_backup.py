@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import itertools
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from kclient.htp.embedded import moment
 from kclient.htp.embedded.backup import BackupReport, back_up
 from kclient.htp.embedded.ends import ask_ends
 from kclient.htp.embedded.restoring import restore
+from tests.copied_stores import copy_as_killed
 from tests.gateway_wire import batch_of, connect, running
 
 EARLIEST = -2
@@ -265,7 +265,7 @@ async def test_the_cut_end_of_a_store_that_was_killed(tmp_path: Path) -> None:
     async with running(f"embedded:{data}") as (_, wire):
         await wire.create("t")
         await wire.produce("t", batch_of(b"x"))
-        shutil.copytree(data, tmp_path / "killed", ignore=shutil.ignore_patterns("*.sock"))
+        copy_as_killed(data, tmp_path / "killed")
     with next((tmp_path / "killed").glob("brk-0/topics/*/*.log")).open("ab") as file:
         file.write(os.urandom(50))
     report = await _back_up(tmp_path / "killed", tmp_path / "backup")

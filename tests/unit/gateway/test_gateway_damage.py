@@ -23,7 +23,7 @@ from kclient.htp.embedded.broker import EmbeddedBroker
 from kclient.htp.rows import seal, unsealed
 from kclient.records import decode_records
 from tests.all_rows import scan_all
-from tests.copied_stores import copy_filled
+from tests.copied_stores import copy_as_killed, copy_filled
 from tests.domains import domains_among
 from tests.gateway_wire import Wire, batch_of, connect, running
 from tests.sweeps import mostly_slow, slow
@@ -213,7 +213,7 @@ async def test_a_damaged_batch_after_a_kill(tmp_path: Path, byte: int, caplog: p
         for number in range(10):
             batch = batch_of(b"%d" % number * 400_000, producer_id=7, producer_epoch=0, sequence=number)
             assert (await wire.produce("t", batch)).base_offset == number
-        shutil.copytree(tmp_path / "data", tmp_path / "killed", ignore=shutil.ignore_patterns("*-shm", "*.sock"))
+        copy_as_killed(tmp_path / "data", tmp_path / "killed")
     segment = sorted((tmp_path / "killed").glob("brk-*/topics/*/*.log"))[1]
     content = bytearray(segment.read_bytes())
     content[byte] ^= 0x40
@@ -378,7 +378,7 @@ async def test_producer_ids_whose_row_is_lost(tmp_path: Path, closed: bool) -> N
         await wire.create("a")
         first = await given(wire)
         if not closed:
-            shutil.copytree(tmp_path / "data", tmp_path / "killed", ignore=shutil.ignore_patterns("*.sock"))
+            copy_as_killed(tmp_path / "data", tmp_path / "killed")
     if not closed:
         url = f"embedded:{tmp_path / 'killed'}"
     async with open_store(url) as store:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ from kclient.gateway.virtual.index_rows import IndexRows
 from kclient.htp import Topic, open_store
 from kclient.htp.memory import open_memory
 from tests.all_rows import scan_all
+from tests.copied_stores import copy_as_killed
 from tests.gateway_wire import Wire, batch_of, connect, fetch_request, names, produce_request, running
 from tests.plain_store import open_plain
 from tests.uncertain_store import Fate, UncertainStore
@@ -114,7 +114,7 @@ async def test_after_a_kill_everything_is_there_that_was_acknowledged(tmp_path: 
         await fill(wire, "t", 3, *(b"%d" % number for number in range(20)))
         await wire.delete_records("t", 5, 1)
         await fill(wire, "t", 3, b"more")
-        shutil.copytree(data, killed, ignore=shutil.ignore_patterns("*-shm", "*.sock"))
+        copy_as_killed(data, killed)
     values = [*(b"%d" % number for number in range(20)), b"more"]
     async with running(f"embedded:{killed}") as (_, wire):
         for partition in (0, 2):

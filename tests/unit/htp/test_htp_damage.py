@@ -16,6 +16,7 @@ from kclient.htp.embedded.salvage import look_behind
 from kclient.htp.findings import Severity
 from kclient.records import BatchBuilder, RecordBatchFraming, decode_records
 from tests.all_rows import scan_all
+from tests.copied_stores import copy_as_killed
 from tests.domains import domains_among
 from tests.sweeps import slow
 from tests.unit.htp.by_name import NamedStore, named_store
@@ -60,7 +61,7 @@ async def filled(data: Path, *, killed: bool) -> Path:
         for number in range(COUNT):
             await send(store, number)
         if killed:
-            shutil.copytree(data / "data", data / "killed", ignore=shutil.ignore_patterns("*-shm", "*.sock"))
+            copy_as_killed(data / "data", data / "killed")
     (file,) = (data / ("killed" if killed else "data") / "brk-0" / "topics").glob("*/*.log")
     assert file.stat().st_size == COUNT * ONE
     return file
@@ -293,7 +294,7 @@ async def test_a_segment_that_lacks_messages_is_told(
         for each in range(COUNT):
             await send(store, each)
         await store.manager.commit({})  # the checkpoints of before are written by now
-        shutil.copytree(tmp_path / "data", tmp_path / "killed", ignore=shutil.ignore_patterns("*-shm", "*.sock"))
+        copy_as_killed(tmp_path / "data", tmp_path / "killed")
     data = tmp_path / ("killed" if killed else "data")
     file = sorted(data.glob("brk-0/topics/*/*.log"))[number]
     if rest is None:

@@ -40,6 +40,7 @@ from kclient.htp.errors import StorageFullError
 from kclient.htp.rows import unsealed
 from kclient.types import Buffer
 from tests.all_rows import scan_all
+from tests.copied_stores import copy_as_killed
 from tests.sweeps import mostly_slow
 from tests.unit.htp.by_name import NamedStore, named_store
 from tests.unit.htp.conftest import prepare
@@ -378,7 +379,7 @@ async def test_a_missing_file_is_no_empty_topic(data: Path, killed: bool, segmen
             await store.broker.roll(TOPIC)
             await send(store, 3, 3)
         await store.manager.commit({})  # what came before it is written by now
-        shutil.copytree(data, data.parent / "killed", ignore=shutil.ignore_patterns("*-shm", "*.sock"))
+        copy_as_killed(data, data.parent / "killed")
     if killed:
         data = data.parent / "killed"
     file = max(topic_folder(data).glob("*.log"))
@@ -403,7 +404,7 @@ async def test_a_directory_without_files_is_no_empty_topic(data: Path, killed: b
         await send(store, 0, 3)
         await store.broker.roll(TOPIC)
         await store.manager.commit({})
-        shutil.copytree(data, data.parent / "killed", ignore=shutil.ignore_patterns("*-shm", "*.sock"))
+        copy_as_killed(data, data.parent / "killed")
     if killed:
         data = data.parent / "killed"
     (file,) = topic_folder(data).glob("*.log")
@@ -420,7 +421,7 @@ async def test_a_missing_directory_is_no_empty_topic(data: Path) -> None:
         await prepare(store)
         await send(store, 0, 3)
         await (await store.broker.send(OTHER, [message(0, b"other")])).synced()
-        shutil.copytree(data, data.parent / "killed", ignore=shutil.ignore_patterns("*-shm", "*.sock"))
+        copy_as_killed(data, data.parent / "killed")
     data = data.parent / "killed"
     folder = topic_folder(data)
     shutil.rmtree(folder)
@@ -625,7 +626,7 @@ async def test_a_process_that_was_killed_after_its_first_sync(data: Path, caplog
         await send(store, 0, 1)
         await store.manager.commit({})  # the checkpoint of before is written by now
         killed = data.with_name("killed")
-        shutil.copytree(data, killed, ignore=shutil.ignore_patterns("*-shm", "*.sock"))
+        copy_as_killed(data, killed)
     overwrite("*.log", OVERHEAD, b"x")(topic_folder(killed))
     async with opening(killed) as store:
         assert (await store.broker.open(TOPIC, FRAMING))[:3] == (0, 0, 1)
@@ -640,7 +641,7 @@ async def test_recovery_begins_at_the_last_checkpoint(data: Path, monkeypatch: p
         await send(store, 0, 25)
         await anyio.to_thread.run_sync(chores_done(store).wait)
         await scan_all(store.manager, "")  # whatever was to be written before it, was
-        shutil.copytree(data, data.parent / "killed", ignore=shutil.ignore_patterns("*-shm", "*.sock"))
+        copy_as_killed(data, data.parent / "killed")
     data = data.parent / "killed"
     async with opening(data) as store:
         checkpoints = [json.loads(unsealed(each.value)) for each in (await scan_all(store.manager, "brk/")).values()]

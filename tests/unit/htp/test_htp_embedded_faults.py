@@ -6,7 +6,6 @@ import errno
 import os
 import platform
 import re
-import shutil
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -19,6 +18,7 @@ import pytest
 from kclient.concurrency import LoopHandle
 from kclient.htp import OrderError, StorageError, StorageFullError, TopicSettings
 from kclient.htp.embedded.files import Files, SyncPoint
+from tests.copied_stores import copy_as_killed
 from tests.unit.htp.by_name import NamedStore, named_store
 from tests.unit.htp.conftest import prepare
 from tests.unit.htp.disks import FailingFiles, broken, no_space
@@ -237,12 +237,12 @@ async def test_the_log_does_not_grow_past_a_segment_that_could_not_be_removed(
             await store.broker.open(TOPIC, FRAMING, next_position=10)
         assert await visible(store) == [b"good"] * 2
         if killed:
-            shutil.copytree(tmp_path / "data", tmp_path / "copy", ignore=shutil.ignore_patterns("*.sock"))
+            copy_as_killed(tmp_path / "data", tmp_path / "copy")
         files.remove = remove  # type: ignore[method-assign]
         for number in range(2, 6):
             await send(store, number, b"good")
         if not killed:
-            shutil.copytree(tmp_path / "data", tmp_path / "copy", ignore=shutil.ignore_patterns("*.sock"))
+            copy_as_killed(tmp_path / "data", tmp_path / "copy")
     for name, count in (("data", 6), ("copy", 2 if killed else 6)):
         async with named_store(f"embedded:{tmp_path / name}", settings=layout) as store:
             await store.broker.open(TOPIC, FRAMING)
@@ -266,7 +266,7 @@ async def test_a_segment_that_could_not_be_removed_is_emptied(
         files.remove = refuse  # type: ignore[method-assign]
         with pytest.raises(StorageError):
             await send(store, 0, b"lost")
-        shutil.copytree(tmp_path / "data", tmp_path / "killed", ignore=shutil.ignore_patterns("*-shm", "*.sock"))
+        copy_as_killed(tmp_path / "data", tmp_path / "killed")
         files.remove = remove  # type: ignore[method-assign]
     links = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if is_open(fd)]
     assert not [link for link in links if link.startswith(str(tmp_path))]
@@ -408,7 +408,7 @@ async def test_a_trim_that_could_not_be_recorded_is_none(
             with pytest.raises(StorageFullError):
                 await store.broker.trim(TOPIC, 5)
         await store.manager.get([])  # what was submitted is done
-        shutil.copytree(tmp_path / "data", tmp_path / "killed", ignore=shutil.ignore_patterns("*-shm", "*.sock"))
+        copy_as_killed(tmp_path / "data", tmp_path / "killed")
         if again:
             assert await store.broker.trim(TOPIC, 2) == 2
     for name, start in (("killed", 0), ("data", 2 if again else 0)):
@@ -443,7 +443,7 @@ async def test_a_gap_that_could_not_be_recorded_is_none(
         with monkeypatch.context() as patch:  # as if the process died before any other checkpoint
             patch.setattr(store.manager, "commit_soon", lambda _writes, _done: None)
             await send(store, 100, b"z")
-        shutil.copytree(tmp_path / "data", tmp_path / "copy", ignore=shutil.ignore_patterns("*.sock"))
+        copy_as_killed(tmp_path / "data", tmp_path / "copy")
     async with named_store(f"embedded:{tmp_path / 'copy'}") as store:
         await store.broker.open(TOPIC, FRAMING, epoch=3)
         assert await visible(store) == [b"a", b"b", *([b"c"] if epoch == 1 else []), b"z"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import shutil
 import sqlite3
 import threading
 import time
@@ -49,6 +48,7 @@ from kclient.htp.embedded.topic import EmbeddedTopic
 from kclient.htp.embedded.writer import Job
 from kclient.types import Buffer
 from tests.all_rows import scan_all
+from tests.copied_stores import copy_as_killed
 from tests.unit.htp.by_name import NamedStore, named_store
 from tests.unit.htp.conftest import prepare
 from tests.unit.htp.disks import FailingFiles, broken
@@ -947,7 +947,7 @@ async def test_the_database_has_its_space_from_the_start(tmp_path: Path) -> None
         for number in range(40):  # 16 MB in all: it begins anew before it has grown
             await store.manager.commit({"key": bytes([number]) * 400_000})
         assert log.stat().st_size == taken.st_size
-        shutil.copytree(tmp_path / "data", tmp_path / "killed", ignore=shutil.ignore_patterns("*-shm", "*.sock"))
+        copy_as_killed(tmp_path / "data", tmp_path / "killed")
     async with named_store(f"embedded:{tmp_path / 'killed'}") as store:
         assert (await store.manager.get(["key"]))["key"].value == bytes([39]) * 400_000
 

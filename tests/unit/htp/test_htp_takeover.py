@@ -5,7 +5,6 @@ Whoever holds an incarnation that has gone, or an epoch that a newer one has fol
 
 from __future__ import annotations
 
-import shutil
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
@@ -33,6 +32,7 @@ from kclient.htp.embedded.manager import SqliteManager
 from kclient.htp.embedded.writer import Job
 from kclient.testing.cancellation import Cancelled, Outcome, at_every_checkpoint
 from tests.all_rows import scan_all
+from tests.copied_stores import copy_as_killed
 from tests.unit.htp.plain_messages import FRAMING, OVERHEAD, TOPIC, message, payloads
 
 pytestmark = pytest.mark.anyio
@@ -224,7 +224,7 @@ async def test_a_checkpoint_that_is_written_meanwhile_does_not_bring_back_the_ol
     await store.manager.get([])  # what was submitted is done
     with pytest.raises(FencedError):
         await store.broker.open(place, FRAMING, epoch=1)
-    shutil.copytree(tmp_path / "data", tmp_path / "copy", ignore=shutil.ignore_patterns("*.sock"))  # as after a kill
+    copy_as_killed(tmp_path / "data", tmp_path / "copy")  # as after a kill
     async with open_store(f"embedded:{tmp_path / 'copy'}") as copy:
         with pytest.raises(FencedError):
             await copy.broker.open(place, FRAMING, epoch=1)
