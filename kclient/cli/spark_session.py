@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -19,6 +20,8 @@ from kclient.cli.errors import UsageError, check_terminated
 from kclient.errors import MissingExtraError
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from pyspark.sql import SparkSession
 
 _SPARK_SETTINGS = {
@@ -64,14 +67,39 @@ def spark_session(name: str, master: str, spark_settings: Mapping[str, str]) -> 
     for setting, value in {**_SPARK_SETTINGS, **spark_settings}.items():
         builder = builder.config(setting, value)
     check_terminated()
-    with shown("starting Spark"), _starting(silent="spark.log.level" not in spark_settings):
+    silent = "spark.log.level" not in spark_settings
+    with _noted_interruptions() as interrupted, shown("starting Spark"), _starting(silent=silent):
         spark = builder.getOrCreate()
     try:
         check_terminated()
+        if interrupted:
+            raise KeyboardInterrupt
         yield spark
     finally:
         with warnings.catch_warnings(action="ignore"), suppress(Exception):  # SIGTERM may have ended its Java as well
             spark.stop()
+
+
+@contextmanager
+def _noted_interruptions() -> Iterator[list[int]]:
+    """Holds the signal once Ctrl-C was pressed: where Java is forked what it raises gets lost at times."""
+    found = list[int]()
+    if threading.current_thread() is not threading.main_thread():
+        yield found
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        found.append(number)
+        if callable(before):
+            before(number, frame)
+
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield found
+    finally:
+        if signal.getsignal(signal.SIGINT) is interrupt:  # Spark has its own, which cancels jobs
+            signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
