@@ -51,10 +51,15 @@ class ReplayHere(ReplayRun):
     """Tasks run in this process, one after the other."""
 
     def carry_out(self, job: ReplayJob, todo: Sequence[Replayed], look: Callable[[], None]) -> list[PartitionReceipt]:
-        shares = shares_of(todo, 1, Rate())
-        numbers = pa.record_batch([pa.array(range(len(shares)), pa.int64())], ["id"])
-        told = list(Replaying(job, shares).run(iter([numbers])))
-        return [receipt_of(text) for batch in told for text in batch.column(0).to_pylist()]
+        return carry_out_here(job, todo)
+
+
+def carry_out_here(job: ReplayJob, todo: Sequence[Replayed]) -> list[PartitionReceipt]:
+    """Have one task do it, without Spark."""
+    shares = shares_of(todo, 1, Rate())
+    numbers = pa.record_batch([pa.array(range(len(shares)), pa.int64())], ["id"])
+    told = list(Replaying(job, shares).run(iter([numbers])))
+    return [receipt_of(text) for batch in told for text in batch.column(0).to_pylist()]
 
 
 def run(bootstrap: str, folder: Path, topic: str, target: str, death: tuple[int, bool] | None) -> None:
@@ -89,7 +94,7 @@ def arm(number: int, answered: bool) -> None:
     Connection.request = request  # type: ignore[method-assign]
 
 
-def forked(*arguments: Any) -> int:
+def forked(run: Callable[..., object], *arguments: Any) -> int:
     """The exit code of a process that makes a run."""
     child = os.fork()
     if child == 0:
@@ -114,7 +119,12 @@ def deaths(seed: str | None) -> list[tuple[int, bool]]:
 
 def start(bootstrap: str, folder: Path, topic: str, target: str, *seed: str, timeout: float) -> int:
     """Run this as a process; returns how many runs died."""
-    command = [sys.executable, "-m", "tests.replay_deaths", bootstrap, str(folder), topic, target, *seed]
+    return deaths_of("tests.replay_deaths", bootstrap, str(folder), topic, target, *seed, timeout=timeout)
+
+
+def deaths_of(module: str, *arguments: str, timeout: float) -> int:
+    """Run a module as a process; returns how many runs died, as it prints at its end."""
+    command = [sys.executable, "-m", module, *arguments]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=timeout, cwd=Path(__file__).parents[1], check=False
     )
@@ -126,10 +136,10 @@ def main(bootstrap: str, folder: str, topic: str, target: str, seed: str | None 
     assert (Admin, Consumer, Producer) is not None  # imported once, not by each process that is forked
     died = 0
     for death in deaths(seed):
-        code = forked(bootstrap, Path(folder), topic, target, death)
+        code = forked(run, bootstrap, Path(folder), topic, target, death)
         assert code in {0, DIED}, f"a run that was to die at {death} failed"
         died += code == DIED
-    assert forked(bootstrap, Path(folder), topic, target, None) == 0
+    assert forked(run, bootstrap, Path(folder), topic, target, None) == 0
     print(json.dumps(died))
 
 

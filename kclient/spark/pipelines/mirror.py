@@ -24,7 +24,7 @@ from kclient.spark.pipelines.mirror_planning import MirrorSelection, checked_mir
 from kclient.spark.pipelines.mirror_source import MIRROR, TopicRecords
 from kclient.spark.pipelines.mirror_topics import MirrorLook, MirrorTopics
 from kclient.spark.pipelines.replay import checked_settings
-from kclient.spark.pipelines.replay_driver import Watch, carried_out, key_of, nothing, size_of
+from kclient.spark.pipelines.replay_driver import Watch, by_partition, carried_out, key_of, nothing, size_of
 from kclient.spark.pipelines.replay_records import Position, check_id
 from kclient.spark.pipelines.replay_target import ReplayTarget, TargetPlan
 from kclient.spark.pipelines.replay_tasks import PartitionReceipt, Replayed, ReplayJob
@@ -279,10 +279,7 @@ class MirrorRun:
             work=MIRROR, notes_points=True,
         )  # fmt: skip
         look = Watch(target, todo, self._report, "mirror") if self._watched else nothing
-        receipts = self.carry_out(job, todo, look)
-        found = {(each.topic, each.partition): each for each in receipts}
-        if found.keys() != {key_of(each) for each in todo} or len(receipts) != len(todo):
-            raise MirrorError("tasks gave receipts of other partitions than planned; run again, it goes on: a bug")
+        found = by_partition(self.carry_out(job, todo, look), todo, MirrorError)
         total = size_of(todo)
         self._report("mirror", total, total)
         return found

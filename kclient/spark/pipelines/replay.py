@@ -23,7 +23,7 @@ from kclient.spark.options import check_address, shared_address
 from kclient.spark.pipelines.archive_view import ArchivedPartition, ArchiveView
 from kclient.spark.pipelines.failures import ReplayError
 from kclient.spark.pipelines.places import local_folder
-from kclient.spark.pipelines.replay_driver import Watch, carried_out, key_of, nothing, size_of
+from kclient.spark.pipelines.replay_driver import Watch, by_partition, carried_out, key_of, nothing, size_of
 from kclient.spark.pipelines.replay_planning import (
     ReplaySelection,
     checked_selection,
@@ -281,10 +281,7 @@ class ReplayRun:
         )  # fmt: skip
         ahead = [replace(each, start=positions[key_of(each)].offset) for each in todo]
         look = Watch(self._target, ahead, self._report) if self._watched else nothing
-        receipts = self.carry_out(job, ahead, look)
-        found = {(each.topic, each.partition): each for each in receipts}
-        if found.keys() != {key_of(each) for each in todo} or len(receipts) != len(todo):
-            raise ReplayError("tasks gave receipts of other partitions than planned; run again, it goes on: a bug")
+        found = by_partition(self.carry_out(job, ahead, look), todo, ReplayError)
         if self._watched:
             total = size_of(ahead)
             self._report("replay", total, total)

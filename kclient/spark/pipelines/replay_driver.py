@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from kclient.errors import KafkaError
+from kclient.spark.pipelines.failures import PipelineError
 from kclient.spark.pipelines.job import cause_of, run_job
 from kclient.spark.pipelines.replay_planning import shares_of
 from kclient.spark.pipelines.replay_target import ReplayTarget
@@ -47,6 +48,20 @@ def carried_out(
         return [receipt_of(row.receipt) for row in rows]
 
     return run_job(context, f"kclient-{noun}-{job.run}", f"kclient {noun}", collect, look)
+
+
+def by_partition(
+    receipts: Sequence[PartitionReceipt], todo: Sequence[Replayed], failure: type[PipelineError]
+) -> dict[tuple[str, int], PartitionReceipt]:
+    """The receipts of a job, by source topic and partition.
+
+    Raises:
+        PipelineError: There is not one for each partition; of the given kind.
+    """
+    found = {(each.topic, each.partition): each for each in receipts}
+    if found.keys() != {key_of(each) for each in todo} or len(receipts) != len(todo):
+        raise failure("tasks gave receipts of other partitions than planned; run again, it goes on: a bug")
+    return found
 
 
 def key_of(todo: Replayed) -> tuple[str, int]:
