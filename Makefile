@@ -23,7 +23,7 @@ $(STAMP): pyproject.toml setup.py kclient/records/_compiled.pyx $(wildcard kclie
 ## make setup        the virtual environment with everything in it
 setup: $(STAMP)
 
-## make demo         the main job on real flights: gateway, producer, consumer group, foreign client, Spark
+## make demo         the main job on real flights: gateway, producer, consumer group, foreign client, Spark streaming, audit
 demo: $(STAMP)
 	$(BIN)/python examples/flights_demo.py
 

@@ -45,9 +45,12 @@ def test_the_demonstration(tmp_path: Path) -> None:
         env={**os.environ, "PYSPARK_PYTHON": sys.executable},
     )
     assert result.returncode == 0, result.stdout + result.stderr
-    assert result.stdout.count("3,000") >= 5, "every way of reading has read everything"
+    totals = next(line for line in result.stdout.splitlines() if line.startswith("│ read"))
+    assert totals.count("3,000") == 5, "every way of reading has read everything"
     assert "✗" not in result.stdout
+    assert "the same: 3000 records, by offset" in result.stdout
     assert (tmp_path / "out/demo/flights.png").stat().st_size > 10_000
+    assert "<img" in (tmp_path / "out/demo/audit.html").read_text()
 
 
 @pytest.mark.parametrize(
