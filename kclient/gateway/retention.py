@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -76,6 +76,8 @@ class _Look:
     """Who produced last before this is forgotten."""
     moved: int = 0
     """Logs that were cut."""
+    unopened: list[Partition] = field(default_factory=list)
+    """What was still being opened, and is left to the next pass."""
 
 
 class Retention:
@@ -160,6 +162,11 @@ class Retention:
                 logger.warning(
                     "retention of %s waits for its store: until that answers, passes leave it out", partition
                 )
+            if look.unopened:  # one line: after a topic of thousands of partitions was created there are as many
+                logger.warning(
+                    "%d partitions are still being opened (%s is one), retention comes to them in its next pass",
+                    len(look.unopened), look.unopened[0],
+                )  # fmt: skip
             return look.moved
 
     def _begin(self, record: TopicRecord, partition: Partition, look: _Look) -> TaskHandle:
@@ -188,7 +195,9 @@ class Retention:
             if await self._apply(partition):
                 look.moved += 1
         except (KafkaError, OSError) as error:
-            if not record.gone:
+            if not record.gone and partition.being_opened:
+                look.unopened.append(partition)
+            elif not record.gone:
                 logger.warning("retention of %s failed, the next pass tries again: %s", partition, error)
         finally:
             partition.log.expire(look.expired_ms)  # also of one that cannot be opened

@@ -223,6 +223,31 @@ async def test_a_partition_whose_store_hangs_does_not_hold_up_the_next_pass(
         await waiting.aclose()
 
 
+@pytest.mark.own_places  # else each has an HTP topic that was opened before
+@pytest.mark.anyio
+async def test_partitions_that_are_still_being_opened_are_told_of_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A topic may have thousands."""
+    monkeypatch.setattr("kclient.gateway.partition_life._SOON_S", 0.01)
+    gates = Gates(open_store(f"embedded:{tmp_path / 'data'}"))
+    store: Any = gates.store
+    async with store, Gateway(store, listen=None) as gateway:
+        wire = connect(gateway)
+        held = [gates.hold("open", number) for number in (1, 2, 3)]
+        await wire.create("t", partitions=3)
+        try:
+            with anyio.fail_after(20), caplog.at_level("WARNING", "kclient.gateway.retention"):
+                assert await gateway.apply_retention() == 0
+                for gate in held:
+                    await gate.reached.wait()
+        finally:
+            gates.open()
+        await wire.aclose()
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert told.startswith("3 partitions are still being opened (t-")
+
+
 @pytest.mark.own_places
 @pytest.mark.anyio
 @pytest.mark.parametrize("call", ["segments", "roll", "trim"])
