@@ -1,5 +1,7 @@
-"""The admin client: topics, settings, groups and their offsets, transactions, the cluster and its features."""
+"""The admin client: topics, settings, groups and their offsets, ACLs, transactions, the cluster and its features."""
 
+from kclient.acls import AclOperation, AclPermissionType, PatternType, ResourceType
+from kclient.admin.acl_types import AclBinding, AclBindingFilter
 from kclient.admin.admin import Admin
 from kclient.admin.feature_types import (
     FeatureMetadata,
@@ -39,6 +41,10 @@ from kclient.admin.types import (
 
 __all__ = [
     "AbortTransactionSpec",
+    "AclBinding",
+    "AclBindingFilter",
+    "AclOperation",
+    "AclPermissionType",
     "ActiveProducer",
     "Admin",
     "ClusterDescription",
@@ -62,6 +68,8 @@ __all__ = [
     "PartialFailureError",
     "PartitionLag",
     "PartitionReassignment",
+    "PatternType",
+    "ResourceType",
     "SupportedVersionRange",
     "TopicDescription",
     "TopicListing",

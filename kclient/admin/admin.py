@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import anyio
 
+from kclient.admin.acls import AclOperations
 from kclient.admin.base import check_code
 from kclient.admin.configs import ConfigOperations
 from kclient.admin.features import FeatureOperations
@@ -30,8 +31,15 @@ from kclient.types import Node
 from kclient.unclosed import finalizer, warn_unclosed
 
 
-class Admin(GroupOperations, ConfigOperations, ReassignmentOperations, TransactionOperations, FeatureOperations):
-    """Creates, describes, alters and deletes topics, groups, settings and transactions. For asyncio and trio.
+class Admin(
+    GroupOperations,
+    ConfigOperations,
+    ReassignmentOperations,
+    TransactionOperations,
+    FeatureOperations,
+    AclOperations,
+):
+    """Creates, describes, alters and deletes topics, groups, settings, ACLs and transactions. For asyncio and trio.
 
     ```python
     async with kclient.Admin(bootstrap_servers="localhost:9092") as admin:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.main import get_command
 
+from kclient.cli.acls_app import acls_app
 from kclient.cli.asking import admin_of, at_the_end, client_of
 from kclient.cli.errors import UsageError, guarded
 from kclient.cli.migrate_app import migrate_app
@@ -35,6 +36,7 @@ app.add_typer(pipeline_app, name="pipeline")
 app.add_typer(store_app, name="store")
 app.add_typer(migrate_app, name="migrate")
 app.add_typer(transactions_app, name="transactions")
+app.add_typer(acls_app, name="acls")
 
 
 def run(arguments: list[str]) -> int:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from enum import IntEnum
 from typing import TYPE_CHECKING, Final, Protocol
 
+from kclient.acls import AclOperation, ResourceType
 from kclient.errors import (
     ClusterAuthorizationError,
     CoordinatorLoadInProgressError,
@@ -35,30 +35,6 @@ logger: logging.Logger = logging.getLogger("kclient.gateway")
 
 CLUSTER_NAME: Final = "kafka-cluster"
 """The name of the one resource of type `CLUSTER`."""
-
-
-class AclOperation(IntEnum):
-    """What a client wants to do, numbered as in the protocol (`AclOperation`)."""
-
-    READ = 3
-    WRITE = 4
-    CREATE = 5
-    DELETE = 6
-    ALTER = 7
-    DESCRIBE = 8
-    CLUSTER_ACTION = 9
-    DESCRIBE_CONFIGS = 10
-    ALTER_CONFIGS = 11
-    IDEMPOTENT_WRITE = 12
-
-
-class ResourceType(IntEnum):
-    """With what, numbered as in the protocol."""
-
-    TOPIC = 2
-    GROUP = 3
-    CLUSTER = 4
-    TRANSACTIONAL_ID = 5
 
 
 _O = AclOperation

@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 
 from kclient.admin import (
     AbortTransactionSpec,
+    AclBinding,
+    AclBindingFilter,
     ActiveProducer,
     ClusterDescription,
     ConfigEntry,
@@ -44,7 +46,7 @@ T = TypeVar("T")
 
 
 class Admin(StartedByWith):
-    """Topics, groups, settings and transactions: creates, describes, alters, deletes. For blocking code; thread-safe.
+    """Topics, groups, settings, ACLs, transactions: create, describe, alter, delete. For blocking code; thread-safe.
 
     The calls are those of `kclient.Admin`, which documents them, without `await`. Use it with `with`; without, it
     starts with the first call and has to be closed in the end.
@@ -259,6 +261,22 @@ class Admin(StartedByWith):
     ) -> None:
         """Changes the levels of features, all of them or none (KIP-584)."""
         self._call(self._admin.update_features, updates, validate_only=validate_only, timeout=timeout)
+
+    def describe_acls(
+        self, acl_filter: AclBindingFilter | None = None, *, timeout: float | None = None
+    ) -> list[AclBinding]:
+        """The entries of access control lists that a filter finds (KIP-140)."""
+        return self._call(self._admin.describe_acls, acl_filter, timeout=timeout)
+
+    def create_acls(self, acls: Iterable[AclBinding], *, timeout: float | None = None) -> None:
+        """Adds entries to access control lists (KIP-140)."""
+        self._call(self._admin.create_acls, acls, timeout=timeout)
+
+    def delete_acls(
+        self, filters: Iterable[AclBindingFilter], *, timeout: float | None = None
+    ) -> dict[AclBindingFilter, list[AclBinding]]:
+        """Removes the entries of access control lists that filters find, and returns them (KIP-140)."""
+        return self._call(self._admin.delete_acls, filters, timeout=timeout)
 
     def delete_records(self, before: WholeNumbers, *, timeout: float | None = None) -> dict[TopicPartition, int]:
         """Deletes the records before an offset of each partition (−1: all of them); returns the logs' new starts."""

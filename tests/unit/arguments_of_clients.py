@@ -20,7 +20,17 @@ from kclient import (
     RebalanceListener,
     TopicPartition,
 )
-from kclient.admin import AbortTransactionSpec, ElectionType, FeatureUpdate, UpgradeType
+from kclient.admin import (
+    AbortTransactionSpec,
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    ElectionType,
+    FeatureUpdate,
+    PatternType,
+    ResourceType,
+    UpgradeType,
+)
 from kclient.arguments import shown
 from kclient.types import ConsumerGroupMetadata
 from tests.hostile_values import edges, floats, numbers, odd, scalars, texts
@@ -57,6 +67,13 @@ resource = st.builds(ConfigResource, st.sampled_from(list(ConfigResourceType)), 
 nearly_resource = st.builds(ConfigResource, st.sampled_from(list(ConfigResourceType)) | scalars, texts | scalars)
 change = st.tuples(st.sampled_from(list(ConfigOperation)), st.sampled_from(["1", None]))
 other_texts = texts.filter(lambda text: text not in TOPICS)
+acl = st.builds(
+    AclBinding, resource_type=st.sampled_from([ResourceType.TOPIC, ResourceType.UNKNOWN]), resource_name=topic,
+    principal=st.just("User:a"), operation=st.sampled_from(AclOperation.known()),
+)  # fmt: skip
+acl_filter = st.builds(
+    AclBindingFilter, resource_name=st.none() | topic, pattern_type=st.sampled_from(list(PatternType)[1:])
+)
 place = st.sampled_from(list(OffsetSpec)) | st.integers(0, 10)
 
 
@@ -74,6 +91,8 @@ def listener() -> RebalanceListener:
 
 # What is right, and what is nearly right, by the name of the parameter.
 RIGHT: Arguments = {
+    "acl_filter": st.none() | acl_filter,
+    "acls": st.lists(acl, max_size=2),
     "before": st.dictionaries(partition, st.integers(-1, 3), max_size=2),
     "broker_id": st.none(),
     "callback": st.none() | st.just(lambda offsets, error: None),
@@ -82,6 +101,7 @@ RIGHT: Arguments = {
     "configs": configs,
     "data": st.none(),
     "dry_run": st.booleans(),
+    "filters": st.lists(acl_filter, max_size=2),
     "group_id": group,
     "group_ids": st.lists(group, max_size=2),
     "group_metadata": st.builds(ConsumerGroupMetadata, group),
@@ -139,7 +159,10 @@ NEARLY: Arguments = {
     "assignments": st.dictionaries(
         texts | edges, st.lists(st.lists(edges, max_size=2) | scalars, max_size=2), max_size=2
     ),
+    "acl_filter": acl | scalars,
+    "acls": st.lists(acl | acl_filter | scalars, max_size=2) | acl,
     "broker_id": edges,
+    "filters": st.lists(acl_filter | acl | scalars, max_size=2) | acl_filter,
     "max_bytes": edges | scalars,
     "max_transaction_timeout_ms": edges,
     "min_duration_ms": edges,

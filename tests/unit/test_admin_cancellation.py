@@ -12,12 +12,15 @@ import pytest
 import kclient
 from kclient.admin import (
     AbortTransactionSpec,
+    AclBinding,
+    AclOperation,
     ConfigResource,
     ConfigResourceType,
     ElectionType,
     FeatureUpdate,
     NewTopic,
     OffsetSpec,
+    ResourceType,
     UpgradeType,
 )
 from kclient.errors import KafkaError
@@ -31,6 +34,7 @@ T0 = TopicPartition("t", 0)
 TOPIC = ConfigResource(ConfigResourceType.TOPIC, "t")
 
 DOWNGRADE = FeatureUpdate(1, UpgradeType.SAFE_DOWNGRADE)
+ACL = AclBinding(resource_type=ResourceType.TOPIC, resource_name="t", principal="User:a", operation=AclOperation.READ)
 SPEC = AbortTransactionSpec(TopicPartition("old", 0), 7, 0, 0)
 
 
@@ -45,14 +49,17 @@ CALLS: dict[str, Callable[[kclient.Admin], Awaitable[Any]]] = {
     "alter_configs": lambda admin: admin.alter_configs({TOPIC: {"retention.ms": "1000000"}}),
     "alter_group_offsets": lambda admin: admin.alter_group_offsets("g", {T0: 2}),
     "alter_partition_reassignments": lambda admin: admin.alter_partition_reassignments({T0: [1]}),
+    "create_acls": lambda admin: whatever_is_answered(admin.create_acls([ACL])),
     "create_partitions": lambda admin: admin.create_partitions({"t": 2}),
     "create_topic": lambda admin: admin.create_topic("new"),
     "create_topics": lambda admin: admin.create_topics([NewTopic("new"), NewTopic("newer")]),
+    "delete_acls": lambda admin: whatever_is_answered(admin.delete_acls([ACL.as_filter()])),
     "delete_group_offsets": lambda admin: admin.delete_group_offsets("g", [T0]),
     "delete_groups": lambda admin: admin.delete_groups(["g"]),
     "delete_records": lambda admin: admin.delete_records({T0: 1}),
     "delete_topic": lambda admin: admin.delete_topic("old"),
     "delete_topics": lambda admin: admin.delete_topics(["old", "older"]),
+    "describe_acls": lambda admin: whatever_is_answered(admin.describe_acls()),
     "describe_cluster": lambda admin: admin.describe_cluster(),
     "describe_configs": lambda admin: admin.describe_configs([TOPIC]),
     "describe_features": lambda admin: admin.describe_features(),

@@ -13,7 +13,8 @@ from kclient.errors import (
 )
 
 if TYPE_CHECKING:
-    from kclient.gateway.access import Access, AclOperation
+    from kclient.acls import AclOperation
+    from kclient.gateway.access import Access
     from kclient.gateway.contexts import ConnectionContext
     from kclient.gateway.leadership import Leadership
 

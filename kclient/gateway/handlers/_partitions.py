@@ -10,7 +10,8 @@ from kclient.errors import KafkaError
 from kclient.gateway.partition_states import State
 
 if TYPE_CHECKING:
-    from kclient.gateway.access import Access, AclOperation
+    from kclient.acls import AclOperation
+    from kclient.gateway.access import Access
     from kclient.gateway.contexts import RequestContext
     from kclient.gateway.partition import Partition
     from kclient.gateway.partitions import PartitionTable

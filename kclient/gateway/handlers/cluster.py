@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import ClassVar, cast
 
+from kclient.acls import AclOperation, ResourceType
 from kclient.errors import ErrorCode, KafkaError, MismatchedEndpointTypeError, UnsupportedEndpointTypeError
-from kclient.gateway.access import Access, AclOperation, ResourceType
+from kclient.gateway.access import Access
 from kclient.gateway.contexts import ConnectionContext, RequestContext
 from kclient.gateway.error_codes import code_of
 from kclient.gateway.handlers._work import FEW, Work, rows_for, sorted_in_steps, started

@@ -7,12 +7,13 @@ from enum import IntEnum
 from functools import partial
 from typing import ClassVar, Final, NamedTuple, TypeVar, cast
 
+from kclient.acls import AclOperation, ResourceType
 from kclient.errors import (
     InvalidConfigurationError,
     InvalidRequestError,
     KafkaError,
 )
-from kclient.gateway.access import Access, AclOperation, ResourceType
+from kclient.gateway.access import Access
 from kclient.gateway.config import SOURCE_DEFAULT, SOURCE_STATIC_BROKER, Origin, SettingOrigins
 from kclient.gateway.contexts import ConnectionContext, RequestContext
 from kclient.gateway.dynamic_config import READ_ONLY, DynamicConfig, check_dynamic

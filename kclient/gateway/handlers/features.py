@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from kclient.acls import AclOperation
 from kclient.errors import InvalidRequestError, InvalidUpdateVersionError, KafkaError
-from kclient.gateway.access import AclOperation
 from kclient.gateway.error_codes import Role, put_error
 from kclient.gateway.features import FeatureChange, LevelChange
 from kclient.gateway.handlers.handler import Finish, Handler, VersionRange

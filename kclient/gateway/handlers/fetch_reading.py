@@ -9,9 +9,10 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from kclient.acls import AclOperation
 from kclient.errors import ErrorCode, KafkaError, OffsetOutOfRangeError, UnknownServerError
 from kclient.gateway.aborted import Hidden
-from kclient.gateway.access import Access, AclOperation
+from kclient.gateway.access import Access
 from kclient.gateway.config import Live
 from kclient.gateway.contexts import RequestContext
 from kclient.gateway.error_codes import code_of

@@ -8,8 +8,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
+from kclient.acls import AclOperation, ResourceType
 from kclient.errors import CoordinatorNotAvailableError, ErrorCode, InvalidRequestError, KafkaError
-from kclient.gateway.access import AclOperation, ResourceType
 from kclient.gateway.coordination import CoordinatorType
 from kclient.gateway.error_codes import Role, code_of, put_error
 from kclient.gateway.groups.events import Join, JoinResult, Leave, Sync, SyncResult

@@ -5,8 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, cast
 
+from kclient.acls import AclOperation, ResourceType
 from kclient.errors import ErrorCode, KafkaError
-from kclient.gateway.access import CLUSTER_NAME, AclOperation, ResourceType
+from kclient.gateway.access import CLUSTER_NAME
 from kclient.gateway.error_codes import Role, code_of, text_of
 from kclient.gateway.groups.classic import ClassicGroup
 from kclient.gateway.groups.states import GroupState

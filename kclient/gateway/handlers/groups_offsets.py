@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias, cast
 
+from kclient.acls import AclOperation, ResourceType
 from kclient.concurrency import Completion
 from kclient.errors import ErrorCode, KafkaError
-from kclient.gateway.access import AclOperation, ResourceType
 from kclient.gateway.error_codes import Role, code_of
 from kclient.gateway.groups.offsets import GroupOffsets, OffsetCommit
 from kclient.gateway.handlers._work import FEW, Work, rows_for, started

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from functools import partial
 from typing import ClassVar, Final, cast
 
+from kclient.acls import AclOperation
 from kclient.concurrency import side_by_side
 from kclient.errors import (
     KafkaError,
     OffsetOutOfRangeError,
     UnsupportedForMessageFormatError,
 )
-from kclient.gateway.access import Access, AclOperation
+from kclient.gateway.access import Access
 from kclient.gateway.contexts import RequestContext
 from kclient.gateway.error_codes import code_of
 from kclient.gateway.handlers._internal import END, InternalPartitions

@@ -13,9 +13,10 @@ from functools import partial
 from itertools import chain
 from typing import ClassVar, Final, cast
 
+from kclient.acls import AclOperation
 from kclient.concurrency import side_by_side
 from kclient.errors import KafkaError, LogDirNotFoundError, UnknownTopicOrPartitionError
-from kclient.gateway.access import Access, AclOperation
+from kclient.gateway.access import Access
 from kclient.gateway.contexts import ConnectionContext, RequestContext
 from kclient.gateway.error_codes import code_of
 from kclient.gateway.handlers._work import counted, rows_of

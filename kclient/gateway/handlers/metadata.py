@@ -8,6 +8,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import ClassVar, cast
 
+from kclient.acls import AclOperation, ResourceType
 from kclient.errors import (
     ErrorCode,
     InvalidPartitionsError,
@@ -16,7 +17,7 @@ from kclient.errors import (
     TopicExistsError,
     UnknownTopicOrPartitionError,
 )
-from kclient.gateway.access import CLUSTER_NAME, Access, AclOperation, ResourceType
+from kclient.gateway.access import CLUSTER_NAME, Access
 from kclient.gateway.config import Live
 from kclient.gateway.contexts import ConnectionContext, RequestContext
 from kclient.gateway.error_codes import code_of

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Final, cast
 
 import anyio
 
+from kclient.acls import AclOperation, ResourceType
 from kclient.concurrency import Completion
 from kclient.errors import (
     InvalidRequiredAcksError,
@@ -23,7 +24,7 @@ from kclient.errors import (
     TransactionalIdAuthorizationError,
     UnsupportedVersionError,
 )
-from kclient.gateway.access import Access, AclOperation, ResourceType
+from kclient.gateway.access import Access
 from kclient.gateway.append import AppendState
 from kclient.gateway.append_memory import AppendMemory
 from kclient.gateway.clock import Clock

@@ -5,8 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import ClassVar, Final
 
+from kclient.acls import AclOperation, ResourceType
 from kclient.errors import ErrorCode, InvalidRequestError, KafkaError
-from kclient.gateway.access import Access, AclOperation, ResourceType
+from kclient.gateway.access import Access
 from kclient.gateway.contexts import RequestContext
 from kclient.gateway.error_codes import Role, code_of
 from kclient.gateway.handlers.handler import Finish, Handler, VersionRange

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final, cast
 
+from kclient.acls import AclOperation
 from kclient.errors import KafkaError
-from kclient.gateway.access import AclOperation
 from kclient.gateway.error_codes import put_error
 from kclient.gateway.handlers._internal import InternalPartitions
 from kclient.gateway.handlers._partitions import NamedPartitions

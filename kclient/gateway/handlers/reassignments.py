@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import ClassVar, Final, cast
 
+from kclient.acls import AclOperation
 from kclient.errors import (
     ElectionNotNeededError,
     ErrorCode,
@@ -22,7 +23,7 @@ from kclient.errors import (
     PreferredLeaderNotAvailableError,
     UnknownTopicOrPartitionError,
 )
-from kclient.gateway.access import Access, AclOperation
+from kclient.gateway.access import Access
 from kclient.gateway.contexts import ConnectionContext, RequestContext
 from kclient.gateway.error_codes import Role, put_error
 from kclient.gateway.handlers._work import counted, rows_for, rows_of

@@ -9,6 +9,7 @@ from typing import ClassVar, Final, TypeVar, cast
 
 import anyio
 
+from kclient.acls import AclOperation, ResourceType
 from kclient.concurrency import side_by_side
 from kclient.errors import (
     ErrorCode,
@@ -22,7 +23,7 @@ from kclient.errors import (
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
-from kclient.gateway.access import CLUSTER_NAME, Access, AclOperation, ResourceType
+from kclient.gateway.access import CLUSTER_NAME, Access
 from kclient.gateway.config import Live, SettingOrigins
 from kclient.gateway.contexts import ConnectionContext, RequestContext
 from kclient.gateway.error_codes import Role, put_error

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, cast
 
 import anyio
 
+from kclient.acls import AclOperation, ResourceType
 from kclient.concurrency import side_by_side
 from kclient.errors import (
     ErrorCode,
@@ -20,7 +21,7 @@ from kclient.errors import (
     KafkaError,
     UnknownTopicOrPartitionError,
 )
-from kclient.gateway.access import CLUSTER_NAME, AclOperation, ResourceType
+from kclient.gateway.access import CLUSTER_NAME
 from kclient.gateway.error_codes import Role, code_of
 from kclient.gateway.handlers._work import counted, rows_for
 from kclient.gateway.handlers.handler import Begun, Finish, Handler, VersionRange

@@ -7,8 +7,8 @@ from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, ClassVar, Final, cast
 
+from kclient.acls import AclOperation, ResourceType
 from kclient.errors import ErrorCode, KafkaError, TransactionalIdNotFoundError
-from kclient.gateway.access import AclOperation, ResourceType
 from kclient.gateway.error_codes import Role, code_of
 from kclient.gateway.handlers._work import counted, rows_for
 from kclient.gateway.handlers.handler import Begun, Finish, Handler, VersionRange

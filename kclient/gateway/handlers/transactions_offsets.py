@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final, cast
 
+from kclient.acls import AclOperation, ResourceType
 from kclient.errors import ErrorCode, KafkaError
-from kclient.gateway.access import AclOperation, ResourceType
 from kclient.gateway.error_codes import Role, code_of
 from kclient.gateway.groups.offsets import OffsetCommit
 from kclient.gateway.groups.transactional import CommittingMember

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from kclient.acls import AclOperation, ResourceType
 from kclient.errors import ErrorCode
 from kclient.gateway import Gateway
-from kclient.gateway.access import CLUSTER_NAME, OPERATIONS, AclOperation, ResourceType
+from kclient.gateway.access import CLUSTER_NAME, OPERATIONS
 from kclient.gateway.contexts import ANONYMOUS, ConnectionContext
 from kclient.protocol import messages as m
 from kclient.protocol.message import ApiMessage, Message

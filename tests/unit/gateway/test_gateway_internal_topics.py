@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import kclient
+from kclient.acls import AclOperation, ResourceType
 from kclient.admin import Admin, ConfigResource, ConfigResourceType, OffsetSpec
 from kclient.errors import ConfigError, ErrorCode, InvalidTopicError, TopicExistsError
 from kclient.gateway import Gateway, assembly
-from kclient.gateway.access import AclOperation, ResourceType
 from kclient.gateway.coordination import partition_for
 from kclient.gateway.rows.keys import INTERNAL_TOPICS
 from kclient.htp import open_store

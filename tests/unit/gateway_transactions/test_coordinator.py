@@ -9,9 +9,9 @@ from typing import Any
 import anyio
 import pytest
 
+from kclient.acls import AclOperation, ResourceType
 from kclient.errors import ErrorCode as E
 from kclient.gateway import Gateway
-from kclient.gateway.access import AclOperation, ResourceType
 from kclient.gateway.contexts import ConnectionContext
 from kclient.gateway.peers import LocalPeers
 from kclient.gateway.rows.keys import TRANSACTIONS, transaction_key

@@ -9,9 +9,9 @@ from typing import Any
 import anyio
 import pytest
 
+from kclient.acls import AclOperation, ResourceType
 from kclient.errors import ErrorCode as E
 from kclient.gateway import Gateway
-from kclient.gateway.access import AclOperation, ResourceType
 from kclient.gateway.groups.transactional import TransactionalOffsets
 from kclient.gateway.rows.groups import decode_offset
 from kclient.gateway.rows.keys import OFFSETS, PENDING, pending_key

@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from kclient.acls import AclOperation, ResourceType
 from kclient.errors import ConfigError, KafkaTimeoutError
-from kclient.gateway.access import AclOperation, ResourceType
 from kclient.spark.sink import KclientStreamWriter
 from kclient.spark.sink_driver import abort_batch, commit_batch, with_timeout
 from kclient.spark.sink_records import ExactlyOnceError

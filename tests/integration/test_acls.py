@@ -1,0 +1,256 @@
+"""Access control lists by the admin client and `kclient acls`, on real Kafka with an authorizer, and without."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+
+import anyio.to_thread
+import pytest
+
+import kclient
+from kclient.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    Admin,
+    NewTopic,
+    PatternType,
+    ResourceType,
+)
+from kclient.cli.app import run
+from kclient.errors import (
+    InvalidRequestError,
+    KafkaError,
+    SecurityDisabledError,
+    TopicAuthorizationError,
+    UnsupportedVersionError,
+)
+from tests.conftest import require_java
+from tests.kafka_artifacts import KAFKA_3, KAFKA_4
+from tests.kafka_server import JavaTools, KafkaServer, ServerListener
+from tests.sasl_listeners import USERS, sasl_properties
+from tests.wire_session import until
+
+pytestmark = [pytest.mark.anyio, pytest.mark.kafka, pytest.mark.timeout(180)]
+
+TOOLS = {KAFKA_4: "org.apache.kafka.tools.AclCommand", KAFKA_3: "kafka.admin.AclCommand"}
+ALICE = "User:alice"
+
+
+@pytest.fixture(scope="module", params=[KAFKA_4, pytest.param(KAFKA_3, marks=pytest.mark.slow)])
+def guarded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
+    """A broker that asks its lists: alice logs in, and who does not is a superuser."""
+    require_java()
+    settings = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
+    }
+    listener = ServerListener("SASL", "SASL_PLAINTEXT", sasl_properties("PLAIN"))
+    server = KafkaServer(request.param, tmp_path_factory.mktemp("guarded"), settings, [listener], heap="512m")
+    server.format()
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"acls-{uuid.uuid4().hex[:8]}"
+
+
+def as_alice(server: KafkaServer) -> dict[str, object]:
+    return {
+        "bootstrap_servers": server.addresses["SASL"],
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "PLAIN",
+        "sasl_username": "alice",
+        "sasl_password": USERS["alice"],
+    }
+
+
+async def may_write(server: KafkaServer, topic: str) -> bool:
+    async with kclient.Producer(**as_alice(server), retries=0) as producer:
+        try:
+            await (await producer.send(topic, b"x"))
+        except TopicAuthorizationError:
+            return False
+    return True
+
+
+def write(topic: str, **more: object) -> AclBinding:
+    given: dict[str, object] = {"resource_type": ResourceType.TOPIC, "resource_name": topic, "principal": ALICE,
+                                "operation": AclOperation.WRITE, **more}  # fmt: skip
+    return AclBinding(**given)  # type: ignore[arg-type]
+
+
+async def test_an_entry_acts(guarded: KafkaServer, topic: str) -> None:
+    async with Admin(bootstrap_servers=guarded.bootstrap) as admin:
+        await admin.create_topics([NewTopic(topic, 1, 1)])
+        assert not await may_write(guarded, topic)
+        allowed = write(topic[:9], pattern_type=PatternType.PREFIXED)
+        await admin.create_acls([allowed, allowed])
+        await until(lambda: may_write(guarded, topic), bool)
+        denied = write(topic, host="127.0.0.1", permission_type=AclPermissionType.DENY)
+        await admin.create_acls([denied])
+        await until(lambda: may_write(guarded, topic), lambda found: not found)
+        assert await admin.describe_acls(AclBindingFilter(resource_name=topic)) == [denied]
+        match = AclBindingFilter(
+            resource_type=ResourceType.TOPIC, resource_name=topic, pattern_type=PatternType.MATCH, principal=ALICE
+        )
+        assert await admin.describe_acls(match) == sorted([allowed, denied], key=lambda acl: acl.resource_name)
+        assert await admin.delete_acls([denied.as_filter(), allowed.as_filter()]) == {
+            denied.as_filter(): [denied],
+            allowed.as_filter(): [allowed],
+        }
+        assert await until(lambda: admin.describe_acls(match), lambda found: not found) == []
+        assert await admin.delete_acls([match]) == {match: []}
+
+
+async def test_every_kind_of_entry_comes_back(guarded: KafkaServer, topic: str) -> None:
+    kinds = {
+        ResourceType.TOPIC: [AclOperation.ALL, AclOperation.ALTER_CONFIGS, AclOperation.CREATE, AclOperation.DELETE],
+        ResourceType.GROUP: [AclOperation.READ, AclOperation.DESCRIBE],
+        ResourceType.TRANSACTIONAL_ID: [AclOperation.WRITE],
+        ResourceType.DELEGATION_TOKEN: [AclOperation.DESCRIBE],
+        ResourceType.USER: [AclOperation.CREATE_TOKENS, AclOperation.DESCRIBE_TOKENS],
+    }
+    given = [
+        AclBinding(
+            resource_type=kind, resource_name=topic, operation=operation, principal=principal, host=host,
+            permission_type=permission, pattern_type=pattern,
+        )
+        for kind, operations in kinds.items()
+        for operation in operations
+        for principal in ("User:*", "User:CN=a,OU=b")
+        for host in ("*", "10.0.0.1")
+        for permission in AclPermissionType.known()
+        for pattern in PatternType.known()
+    ]  # fmt: skip
+    cluster = AclBinding(
+        resource_type=ResourceType.CLUSTER, resource_name="kafka-cluster", operation=AclOperation.CLUSTER_ACTION,
+        principal=f"User:{topic}",
+    )  # fmt: skip
+    async with Admin(bootstrap_servers=guarded.bootstrap) as admin:
+        await admin.create_acls([*given, cluster])
+        wanted = AclBindingFilter(resource_name=topic)
+        found = await until(lambda: admin.describe_acls(wanted), lambda found: len(found) == len(given))
+        assert set(found) == set(given)
+        assert len(await admin.describe_acls(AclBindingFilter(resource_name=topic, host="10.0.0.1"))) == len(given) // 2
+        of_cluster = AclBindingFilter(resource_type=ResourceType.CLUSTER, principal=f"User:{topic}")
+        assert await admin.describe_acls(of_cluster) == [cluster]
+        assert set(await admin.describe_acls()) >= {*given, cluster}
+        gone = await admin.delete_acls([wanted, of_cluster])
+        assert set(gone[wanted]) == set(given)
+        assert gone[of_cluster] == [cluster]
+
+
+async def test_one_that_is_refused_does_not_keep_the_others(guarded: KafkaServer, topic: str) -> None:
+    wrong = AclBinding(
+        resource_type=ResourceType.CLUSTER, resource_name="other", operation=AclOperation.ALTER, principal=ALICE
+    )
+    async with Admin(bootstrap_servers=guarded.bootstrap) as admin:
+        with pytest.raises(InvalidRequestError, match="ACL ALLOW User:alice ALTER CLUSTER other"):
+            await admin.create_acls([wrong, write(topic)])
+        await until(
+            lambda: admin.describe_acls(AclBindingFilter(resource_name=topic)), lambda found: found == [write(topic)]
+        )
+        await admin.delete_acls([AclBindingFilter(resource_name=topic)])
+
+
+async def test_who_may_not_is_told(guarded: KafkaServer, topic: str) -> None:
+    async with Admin(**as_alice(guarded)) as admin:
+        for call in (
+            lambda: admin.describe_acls(),
+            lambda: admin.create_acls([write(topic)]),
+            lambda: admin.delete_acls([AclBindingFilter(resource_name=topic)]),
+        ):
+            with pytest.raises(KafkaError, match="CLUSTER_AUTHORIZATION_FAILED"):
+                await call()
+
+
+async def test_brokers_without_an_authorizer_say_so(kafka: KafkaServer, topic: str) -> None:
+    async with Admin(bootstrap_servers=kafka.bootstrap) as admin:
+        for call in (
+            lambda: admin.describe_acls(),
+            lambda: admin.create_acls([write(topic)]),
+            lambda: admin.delete_acls([AclBindingFilter()]),
+        ):
+            with pytest.raises(SecurityDisabledError):
+                await call()
+
+
+async def test_a_gateway_says_that_it_has_none(gateway: str) -> None:
+    async with Admin(bootstrap_servers=gateway) as admin:
+        with pytest.raises(UnsupportedVersionError, match="DESCRIBE_ACLS"):
+            await admin.describe_acls()
+
+
+@pytest.mark.slow
+@pytest.mark.foreign
+async def test_the_command_does_what_kafkas_own_does(
+    guarded: KafkaServer, topic: str, capsys: pytest.CaptureFixture[str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Kafka's for one name, ours for another: the same entries but for the name."""
+    tools = JavaTools(guarded.version, tmp_path_factory.mktemp("tools"))
+    names = {"java": f"{topic}-java", "ours": f"{topic}-ours"}
+
+    def ours(*arguments: str) -> str:
+        assert run(["acls", *arguments, "--bootstrap", guarded.bootstrap]) == 0
+        return capsys.readouterr().out
+
+    def java(*arguments: str) -> None:
+        tools.run(TOOLS[guarded.version], "--bootstrap-server", guarded.bootstrap, *arguments)
+
+    async with Admin(bootstrap_servers=guarded.bootstrap) as admin:
+
+        async def entries(name: str) -> set[AclBinding]:
+            found = await admin.describe_acls(AclBindingFilter(resource_name=names[name]))
+            return {AclBinding(**{**_fields(acl), "resource_name": topic}) for acl in found}
+
+        async def both() -> list[set[AclBinding]]:
+            return [await entries("java"), await entries("ours")]
+
+        async def same(count: int) -> None:
+            await until(both, lambda found: found[0] == found[1] and len(found[0]) == count)
+
+        name = names["java"]
+        await anyio.to_thread.run_sync(
+            java, "--add", "--allow-principal", ALICE, "--producer", "--consumer", "--topic", name, "--group", name,
+            "--transactional-id", name, "--resource-pattern-type", "prefixed",
+        )  # fmt: skip
+        name = names["ours"]
+        await anyio.to_thread.run_sync(
+            ours, "add", "--allow", ALICE, "--producer", "--consumer", "--topic", name, "--group", name,
+            "--transactional-id", name, "--prefixed",
+        )  # fmt: skip
+        await same(7)
+        name = names["java"]
+        await anyio.to_thread.run_sync(
+            java, "--add", "--deny-principal", "User:bob", "--deny-host", "10.0.0.1", "--operation", "DescribeConfigs",
+            "--operation", "All", "--topic", name,
+        )  # fmt: skip
+        name = names["ours"]
+        await anyio.to_thread.run_sync(
+            ours, "add", "--deny", "User:bob", "--host", "10.0.0.1", "--operation", "describe-configs", "--operation",
+            "ALL", "--topic", name,
+        )  # fmt: skip
+        await same(9)
+        printed = json.loads(await anyio.to_thread.run_sync(ours, "list", "--topic", name, "--output", "json"))
+        assert len(printed["acls"]) == 6
+        assert printed["acls"][0] == {
+            "resource": "topic", "name": name, "pattern": "literal", "principal": "User:bob", "host": "10.0.0.1",
+            "operation": "all", "permission": "deny",
+        }  # fmt: skip
+        dry = await anyio.to_thread.run_sync(ours, "remove", "--topic", name, "--pattern", "any", "--dry-run")
+        assert await anyio.to_thread.run_sync(ours, "remove", "--topic", name, "--pattern", "any") == dry
+        assert len(await until(lambda: entries("ours"), lambda found: len(found) == 3)) == 3
+        await admin.delete_acls([AclBindingFilter(resource_name=each) for each in names.values()])
+
+
+def _fields(acl: AclBinding) -> dict[str, object]:
+    return {name: getattr(acl, name) for name in AclBinding.__slots__}
