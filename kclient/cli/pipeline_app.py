@@ -152,6 +152,10 @@ def pipeline_mirror(
         int | None, typer.Option("--max-offsets", metavar="N", min=1, help="Take about so many; later runs go on.")
     ] = None,
     mirror_id: Annotated[str | None, typer.Option("--id", metavar="NAME", help="What the next run goes on by.")] = None,
+    every: Annotated[
+        float | None,
+        typer.Option("--every", metavar="SECONDS", help="Run again so many seconds after a run began, until Ctrl-C."),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be written.")] = False,
     as_json: _Json = False,
     master: _Master = "local[*]",
@@ -171,8 +175,8 @@ def pipeline_mirror(
         restart_recreated, groups, records_per_second, bytes_per_second, max_offsets, mirror_id,
     )  # fmt: skip
     return mirror(
-        source, target, (source_config or [], target_config or []), wanted, dry_run=dry_run, as_json=as_json,
-        master=master, spark_settings=parse_config(spark, "--spark"),
+        source, target, (source_config or [], target_config or []), wanted, every=every, dry_run=dry_run,
+        as_json=as_json, master=master, spark_settings=parse_config(spark, "--spark"),
     )  # fmt: skip
 
 

@@ -42,7 +42,13 @@ def parse_config(given: list[str] | None, option: str = "--config") -> dict[str,
 
 
 def client_settings(
-    bootstrap: str, config: list[str] | None, *, creates: bool = False, refused: Collection[str] = ()
+    bootstrap: str,
+    config: list[str] | None,
+    *,
+    creates: bool = False,
+    refused: Collection[str] = (),
+    why: str = "records are read and written as JSON lines",
+    options: tuple[str, str] = ("--bootstrap", "--config"),
 ) -> dict[str, object]:
     """The settings of a client: what the command says, then what the user gave.
 
@@ -51,17 +57,20 @@ def client_settings(
         config: What the user gave.
         creates: Whether the command may make an `embedded:` directory that is not there.
         refused: Settings that are the command's own.
+        why: They are.
+        options: Of the address and of the settings.
 
     Raises:
         UsageError: The user gave a setting that is the command's own.
         BrokerConnectionError: There is no such directory.
     """
-    given = parse_config(config)
+    address, own = options
+    given = parse_config(config, own)
     names = {name.replace("_", ".") for name in given}
     if "bootstrap.servers" in names:
-        raise UsageError("--bootstrap says where the broker is, not --config bootstrap.servers")
+        raise UsageError(f"{address} says where the broker is, not {own} bootstrap.servers")
     for name in sorted(names.intersection(refused)):
-        raise UsageError(f"--config {name} has no place here: records are read and written as JSON lines")
+        raise UsageError(f"{own} {name} has no place here: {why}")
     if not creates:
         _check_directory(bootstrap)
     return {"bootstrap.servers": bootstrap, "client.id": "kclient-cli", **given}
@@ -103,10 +112,10 @@ def milliseconds(time: str, option: str, otherwise: str = "") -> int:
     return round(moment.timestamp() * 1000)
 
 
-def refuse_group_settings(names: Collection[str], why: str) -> None:
+def refuse_group_settings(names: Collection[str], why: str, option: str = "--config") -> None:
     """Raises `UsageError` where one of the settings is for members of groups, and there is none."""
     for name in sorted(_OF_GROUPS.intersection(names)):
-        raise UsageError(f"--config {name} is for groups: {why}")
+        raise UsageError(f"{option} {name} is for groups: {why}")
 
 
 def check_group(group: str) -> None:

@@ -28,6 +28,7 @@ from kclient.spark.pipelines.replay_driver import Watch, by_partition, carried_o
 from kclient.spark.pipelines.replay_records import Position, check_id
 from kclient.spark.pipelines.replay_target import ReplayTarget, TargetPlan
 from kclient.spark.pipelines.replay_tasks import PartitionReceipt, Replayed, ReplayJob
+from kclient.spark.pipelines.settings import as_flag
 from kclient.spark.ranges import OffsetRange
 from kclient.types import TopicPartition
 
@@ -76,6 +77,7 @@ class MirrorSummary:
         seconds: the run's wall time.
         dry_run: whether nothing was written.
         remaining: how many offsets that were there are left to later runs, because of `max_offsets`.
+        waiting: how many offsets of the source lie behind transactions that are open, and wait for those to end.
         warnings: what the targets will do to the records that nobody may want.
     """
 
@@ -87,6 +89,7 @@ class MirrorSummary:
     dry_run: bool = False
     remaining: int = 0
     warnings: tuple[str, ...] = ()
+    waiting: int = 0
 
     @property
     def records(self) -> int:
@@ -160,7 +163,7 @@ def mirror(
         fail_on_data_loss=fail_on_data_loss, restart_recreated=restart_recreated, groups=groups,
         max_offsets=max_offsets, records_per_second=records_per_second, bytes_per_second=bytes_per_second,
     )  # fmt: skip
-    if not dry_run and not hasattr(spark, "sparkContext"):
+    if not as_flag(dry_run, "dry_run") and not hasattr(spark, "sparkContext"):
         raise ConfigError("mirror needs a Spark session of its own process; one of Spark Connect has no job groups")
     check_callback(progress, "progress")
     if mirror_id is not None:
@@ -197,12 +200,8 @@ class MirrorRun:
         with self._topics:
             seen = self._topics.look()
             with self._target(seen) as target:
-                made = {topic for topic in seen.topics if self._selection.target_of(topic) not in seen.missing}
-                plans = self._plans(target, seen.of(made), keep_partitions=False)  # a run would add what it lacks
-                positions = target.look(plans, append=False)
+                plans, positions, todo, remaining = self._looked(target, seen)
                 warnings = _warnings(target, plans)
-                missing = [self._unmade(seen, topic) for topic in sorted(seen.topics.keys() - made)]
-                todo, remaining = self._todo([*plans, *missing], seen, positions)
         return self._summary(seen, todo, positions, {}, None, remaining, warnings, dry_run=True)
 
     def run(self) -> MirrorSummary:
@@ -211,21 +210,32 @@ class MirrorRun:
         self._report("plan", 0, 1)
         with self._topics:
             seen = self._topics.look()
-            self._topics.make(seen)
             with self._target(seen) as target:
+                self._looked(target, seen)  # what cannot be done of one topic is told before any other is made
+                self._topics.make(seen)
                 plans = self._plans(target, seen)
-                before = target.look(plans, append=False)
-                self._todo(plans, seen, before)  # what is lost is told before anything is claimed
                 warnings = _warnings(target, plans)
                 plans = target.claim(plans, run, 0, append=False)
                 positions = target.positions(plans)
                 self._check_only_ours(target, plans, seen, positions)
                 todo, remaining = self._todo(plans, seen, positions)
                 self._report("plan", 1, 1)
-                receipts = self._write(run, target, todo)
+                receipts = self._write(run, target, plans, todo)
                 target.check(plans)
                 groups = self._mirror_groups(target, plans, seen)
         return self._summary(seen, todo, positions, receipts, groups, remaining, warnings)
+
+    def _looked(
+        self, target: ReplayTarget, seen: MirrorLook
+    ) -> tuple[list[TargetPlan], dict[tuple[str, int], Position], list[Replayed], int]:
+        """The targets that are there, where each partition is, what would be done, and what later."""
+        made = {topic for topic in seen.topics if self._selection.target_of(topic) not in seen.missing}
+        plans = self._plans(target, seen.of(made), keep_partitions=False)  # a run adds what they lack
+        positions = target.look(plans, append=False)
+        missing = [self._unmade(seen, topic) for topic in sorted(seen.topics.keys() - made)]
+        todo, remaining = self._todo([*plans, *missing], seen, positions)
+        self._topics.make(seen, validate_only=True)
+        return plans, positions, todo, remaining
 
     def _target(self, seen: MirrorLook) -> ReplayTarget:
         self._id = self._given_id or self._selection.default_id(seen.cluster_id)
@@ -256,7 +266,7 @@ class MirrorRun:
                 tp = TopicPartition(plan.topic, number)
                 known = None if plan.anew else positions.get((plan.topic, number))
                 starts[tp] = start if known is None else known.offset
-        seen.check(starts, self._selection.options)
+        self._topics.check(seen, starts, self._selection.options)
         ends = {tp: max(starts[tp], seen.ends[tp]) for tp in starts}
         most = self._selection.max_offsets
         taken = ends if most is None else limited(starts, ends, most)
@@ -270,7 +280,7 @@ class MirrorRun:
         return todo, sum(ends[tp] - taken[tp] for tp in ends)
 
     def _write(
-        self, run: str, target: ReplayTarget, todo: Sequence[Replayed]
+        self, run: str, target: ReplayTarget, plans: Sequence[TargetPlan], todo: Sequence[Replayed]
     ) -> dict[tuple[str, int], PartitionReceipt]:
         if not todo:
             return {}
@@ -279,7 +289,12 @@ class MirrorRun:
             work=MIRROR, notes_points=True,
         )  # fmt: skip
         look = Watch(target, todo, self._report, "mirror") if self._watched else nothing
-        found = by_partition(self.carry_out(job, todo, look), todo, MirrorError)
+        try:
+            receipts = self.carry_out(job, todo, look)
+        except BaseException:
+            target.give_up(plans, run, todo)
+            raise
+        found = by_partition(receipts, todo, MirrorError)
         total = size_of(todo)
         self._report("mirror", total, total)
         return found
@@ -317,16 +332,25 @@ class MirrorRun:
             for translator in self._translators(plans, seen, positions).values():
                 translator.check_only_ours()
         except MirrorError:
-            if target.positions(plans) == positions:
+            if target.positions(plans, stable=True) == positions:
                 raise
-            # else tasks of an earlier run still write; those of this one fence them
+            # else tasks of an earlier run still write, or its last commit was on its way; those of this one fence them
 
     def _mirror_groups(
         self, target: ReplayTarget, plans: Sequence[TargetPlan], seen: MirrorLook
     ) -> GroupsMirrored | None:
         if self._selection.groups is None:
             return None
-        translators = self._translators(plans, seen, target.positions(plans))
+        positions = target.positions(plans, stable=True)
+        translators = self._translators(plans, seen, positions)
+        # the end of a target belongs to the position only if that was the same before and after
+        for translator in translators.values():
+            translator.settle()
+        if target.positions(plans, stable=True) != positions:
+            raise MirrorError(
+                f"another run goes on with the mirror {self._id}, and translates the offsets of groups; the records of"
+                " this one are written"
+            )
         return mirror_groups(
             self._topics.source.admin, self._topics.reading_target.admin, self._selection.groups, translators,
             {plan.topic: plan.target for plan in plans},
@@ -361,7 +385,7 @@ class MirrorRun:
             )  # fmt: skip
         seconds = time.monotonic() - self._started
         return MirrorSummary(
-            self._id, tuple(topics), seen.left_out, groups, seconds, dry_run, remaining, tuple(warnings)
+            self._id, tuple(topics), seen.left_out, groups, seconds, dry_run, remaining, tuple(warnings), seen.waiting
         )
 
 

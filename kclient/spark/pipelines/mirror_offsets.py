@@ -7,6 +7,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from kclient.errors import KafkaTimeoutError
 from kclient.spark.cluster import LiveCluster
@@ -16,7 +17,8 @@ from kclient.spark.pipelines.replay_records import Position
 from kclient.types import TopicPartition
 
 _PATIENCE_S = 60.0
-"""So long nothing may arrive of a stretch that is read."""
+"""So long nothing may arrive of a stretch that is read, and so long what was committed may take to be seen."""
+_PAUSE_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -60,15 +62,28 @@ class OffsetTranslator:
         self._end: int | None = None
         self._read: dict[tuple[TopicPartition, int, int], array[int]] = {}
 
+    def settle(self) -> None:
+        """Look where the target ends, once what was mirrored is there.
+
+        Raises:
+            MirrorError: it is not seen, however long that is waited for.
+        """
+        _ = self.end
+
     def translate(self, offset: int) -> Translated | None:
         """The offset of the target's first record whose source is this offset or one behind it.
 
         Returns:
             None where the mirror has not come so far.
         """
-        position = self._position
-        if offset > position.offset:
+        if offset > self._position.offset:
             return None
+        found = self._translate(offset)
+        # what lies below is gone by retention, and consumers that begin there go by auto.offset.reset
+        return found if found.offset >= self._start else Translated(self._start, found.certain)
+
+    def _translate(self, offset: int) -> Translated:
+        position = self._position
         if offset == position.offset or not position.points:
             return Translated(self.end, True)
         if offset <= position.points[0].source:
@@ -78,12 +93,42 @@ class OffsetTranslator:
         rank, certain = self._rank(stretch, offset)
         return self._at(stretch, rank, certain)
 
+    @cached_property
+    def _start(self) -> int:
+        """Where the target's log begins."""
+        return self._target.beginning_offsets([self._to])[self._to]
+
     @property
     def end(self) -> int:
-        """The offset behind all that the target has committed."""
+        """The offset behind all that the target has committed.
+
+        A commit is answered before each partition has its end; until then readers see none of its records.
+
+        Raises:
+            MirrorError: what was mirrored is not seen, however long that is waited for.
+        """
         if self._end is None:
-            self._end = self._target.end_offsets([self._to])[self._to]
+            deadline = time.monotonic() + _PATIENCE_S
+            while (end := self._target.end_offsets([self._to])[self._to]) < self._least_end:
+                if time.monotonic() > deadline:
+                    raise MirrorError(
+                        f"{self._to} ends at offset {end} for readers of what is committed, and has got records of"
+                        f" {self._from} up to {self._least_end}: its log was cut back (an unclean leader election), or"
+                        " somebody else has a transaction open in it; end that, or give a new id and a target without"
+                        " records"
+                    )
+                time.sleep(_PAUSE_S)
+            self._end = end
         return self._end
+
+    @property
+    def _least_end(self) -> int:
+        """The offset behind the last record that was written."""
+        position = self._position
+        if not position.points:
+            return 0
+        last = position.points[-1]
+        return last.target + position.records - last.records
 
     def check_only_ours(self) -> None:
         """See to it that nobody else has written to the target since the last point.
@@ -110,9 +155,11 @@ class OffsetTranslator:
             return offset - low, True
         offsets = self._offsets(self._source, self._from, low, stretch.source_end)
         before = bisect_left(offsets, offset)
-        # below the log's start some of those behind the offset are gone as well, and tell nothing
-        behind_are_there = offset >= self._source.beginning_offsets([self._from])[self._from]
-        return rank_in(stretch, before, len(offsets) - before, from_end=behind_are_there and not self._compacted)
+        # below the log's start some of those behind the offset are gone as well, and tell nothing; where the log begins
+        # before the stretch nothing is gone by retention, so that it was compacted once
+        beginning = self._source.beginning_offsets([self._from])[self._from]
+        by_retention = low < beginning <= offset and not self._compacted
+        return rank_in(stretch, before, len(offsets) - before, from_end=by_retention)
 
     def _at(self, stretch: OffsetStretch, rank: int, certain: bool) -> Translated:
         low, end = stretch.low.target, stretch.target_end
@@ -122,10 +169,11 @@ class OffsetTranslator:
             return Translated(low + rank, certain)
         offsets = self._offsets(self._target, self._to, low, end)
         gone = stretch.records - len(offsets)
+        if gone < 0:  # records of others lie among them; then none of the mirror's comes before its rank among all
+            return Translated(offsets[rank], False)
         index = max(0, rank - gone)
         if gone:  # the first ones, by retention; or any, by compaction
-            first = self._target.beginning_offsets([self._to])[self._to]
-            certain = certain and first > low and not self._compacted
+            certain = certain and self._start > low and not self._compacted
         return Translated(offsets[index] if index < len(offsets) else end, certain)
 
     def _offsets(self, cluster: LiveCluster, place: TopicPartition, start: int, end: int) -> array[int]:

@@ -13,7 +13,9 @@ from kclient.spark.options import ReadOptions, parse_read_options
 from kclient.spark.pipelines.rate_limiter import Rate
 from kclient.spark.pipelines.replay_planning import rate_of, renamed
 from kclient.spark.pipelines.replay_records import fingerprint_of
-from kclient.spark.pipelines.settings import text_settings
+from kclient.spark.pipelines.settings import as_flag, text_settings
+
+_OWN = frozenset({"__cluster_metadata", "__consumer_offsets", "__share_group_state", "__transaction_state"})
 
 
 @dataclass(frozen=True)
@@ -88,15 +90,24 @@ def checked_mirror(
     goals: dict[str, str] = {}
     for name in names:
         goal = targets.get(name, f"{prefix}{name}")
-        check_topic(goal)
+        check_goal(goal)
         if goal in goals:
             raise ConfigError(f"{goals[goal]} and {name} would both go to {goal}: a target has one source")
         goals[goal] = name
+    fail_on_data_loss = as_flag(fail_on_data_loss, "fail_on_data_loss")
     return MirrorSelection(
-        _options(source, names, pattern, fail_on_data_loss=fail_on_data_loss), targets, prefix, bool(copy_settings),
-        bool(restart_recreated), _groups(groups), as_count(max_offsets, "max_offsets"),
+        _options(source, names, pattern, fail_on_data_loss=fail_on_data_loss), targets, prefix,
+        as_flag(copy_settings, "copy_settings"), as_flag(restart_recreated, "restart_recreated"), _groups(groups),
+        as_count(max_offsets, "max_offsets"),
         Rate(rate_of(records_per_second, "records_per_second"), rate_of(bytes_per_second, "bytes_per_second")),
     )  # fmt: skip
+
+
+def check_goal(target: str) -> None:
+    """Raises `ConfigError` where no records can go to a topic of the name."""
+    check_topic(target)
+    if target in _OWN:
+        raise ConfigError(f"{target} is Kafka's own, and nobody writes to it but brokers: give it another name")
 
 
 def _options(
@@ -113,7 +124,7 @@ def _options(
         parsed,
         selection=replace(parsed.selection, whole_names=True),
         columns=("key", "value", "headers", "offset", "timestamp"),
-        fail_on_data_loss=bool(fail_on_data_loss),
+        fail_on_data_loss=fail_on_data_loss,
         lenience="--allow-data-loss (fail_on_data_loss=False)",
     )
 
@@ -121,7 +132,10 @@ def _options(
 def _groups(pattern: str | None) -> re.Pattern[str] | None:
     if pattern is None:
         return None
+    what = f"groups is a regular expression of whole group ids, not {shown(pattern)}"
+    if not isinstance(pattern, str):
+        raise ConfigError(what)
     try:
         return re.compile(pattern)
-    except (re.error, TypeError) as error:
-        raise ConfigError(f"groups is a regular expression of whole group ids, not {shown(pattern)}: {error}") from None
+    except re.error as error:
+        raise ConfigError(f"{what}: {error}") from None

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kclient.errors import GroupIdNotFoundError
 from kclient.spark.cluster import LiveCluster
 from kclient.spark.options import ReadOptions
 from kclient.spark.pipelines.failures import MirrorError
@@ -108,7 +109,11 @@ def origins_of(admin: Admin, topics: Collection[str]) -> dict[str, tuple[str, ..
     for group in admin.list_groups():
         if group.group_id.count(":") != 1:
             continue
-        for tp, offset in admin.list_group_offsets(group.group_id).items():
+        try:
+            offsets = admin.list_group_offsets(group.group_id)
+        except GroupIdNotFoundError:  # it has just gone, or is of a type that commits none
+            continue
+        for tp, offset in offsets.items():
             if tp.partition == 0 and tp.topic in topics:
                 found[tp.topic] += _origins(group.group_id, offset)
     return {topic: tuple(dict.fromkeys(origins)) for topic, origins in found.items() if origins}

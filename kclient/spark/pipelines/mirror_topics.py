@@ -9,19 +9,27 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
 
-from kclient.arguments import check_topic
 from kclient.config import ConsumerConfig
-from kclient.errors import ConfigError, InvalidConfigurationError, KafkaError, TopicExistsError
+from kclient.errors import (
+    ConfigError,
+    ErrorCode,
+    InvalidConfigurationError,
+    InvalidTopicError,
+    KafkaError,
+    TopicExistsError,
+)
 from kclient.spark.cluster import NO_TOPIC_ID, KnownTopic, LiveCluster
 from kclient.spark.options import ReadOptions
 from kclient.spark.pipelines.failures import MirrorError
-from kclient.spark.pipelines.mirror_planning import MirrorSelection
+from kclient.spark.pipelines.mirror_planning import MirrorSelection, check_goal
 from kclient.spark.pipelines.mirror_source import origins_of, settings_of
 from kclient.spark.ranges import DataLossError, OffsetRange, selected_topics
 from kclient.types import TopicPartition
 
 _ATTEMPTS = 3
 _PAUSE_S = 0.2
+_KEPT_TIMES = {"message.timestamp.type": "CreateTime"}
+"""Whatever the target's brokers have as their default: records keep their timestamps."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +58,11 @@ class MirrorLook:
     missing: frozenset[str]
     unfit: frozenset[str]
 
+    @property
+    def waiting(self) -> int:
+        """How many offsets lie behind transactions that are open, in all partitions."""
+        return sum(max(0, self.tops[tp] - end) for tp, end in self.ends.items())
+
     def of(self, topics: Collection[str]) -> MirrorLook:
         """The same of some topics only."""
         return replace(
@@ -63,25 +76,6 @@ class MirrorLook:
         known = self.topics[topic]
         places = (TopicPartition(topic, number) for number in known.partitions)
         return [OffsetRange(topic, tp.partition, self.beginnings[tp], self.ends[tp], known.topic_id) for tp in places]
-
-    def check(self, starts: Mapping[TopicPartition, int], options: ReadOptions) -> None:
-        """See to it that what follows on these offsets is there.
-
-        Raises:
-            DataLossError: it is gone, and that is not allowed.
-            MirrorError: the source ends before them.
-        """
-        for tp, start in sorted(starts.items()):
-            if start > self.tops[tp]:
-                raise MirrorError(
-                    f"{tp} ends at offset {self.tops[tp]} now, and was mirrored up to {start}: its log was cut back (an"
-                    " unclean leader election), and other records get these offsets; give a new id and another target"
-                )
-            if start < self.beginnings[tp] and options.fail_on_data_loss:
-                raise DataLossError(
-                    f"{tp}: the records from offset {start} to before {self.beginnings[tp]} are gone, and were never"
-                    f" mirrored; go on with what is there by {options.lenience}"
-                )
 
 
 class MirrorTopics:
@@ -131,11 +125,9 @@ class MirrorTopics:
             topics = {name: topic for name, topic in topics.items() if name not in left_out}
             self._check(topics, same=here == there)
             partitions = [TopicPartition(name, number) for name, topic in topics.items() for number in topic.partitions]
-            bounds = (
-                self.source.beginning_offsets(partitions),
-                self.source.end_offsets(partitions),
-                self.source.high_watermarks(partitions),
-            )
+            # where they end, then where what is committed ends: what lies between is of transactions that are open
+            tops = self.source.high_watermarks(partitions)
+            bounds = self.source.beginning_offsets(partitions), self.source.end_offsets(partitions), tops
             now = self.source.topics(topics)
             if all(name in now and now[name].topic_id == topic.topic_id for name, topic in topics.items()):
                 chains = {name: (*origins.get(name, ()), here) for name in topics}
@@ -158,7 +150,7 @@ class MirrorTopics:
         goals: dict[str, str] = {}
         for name, topic in topics.items():
             goal = self._selection.target_of(name)
-            check_topic(goal)
+            check_goal(goal)
             if topic.topic_id in ("", NO_TOPIC_ID):
                 raise MirrorError(
                     f"the brokers give no topic ids ({name}): without them a topic that is deleted and created again"
@@ -184,30 +176,66 @@ class MirrorTopics:
         }
         return frozenset(missing), frozenset(few)
 
-    def make(self, seen: MirrorLook) -> None:
+    def check(self, seen: MirrorLook, starts: Mapping[TopicPartition, int], options: ReadOptions) -> None:
+        """See to it that what follows on these offsets is there.
+
+        Raises:
+            DataLossError: it is gone, and that is not allowed.
+            MirrorError: the source ends before them.
+        """
+        beyond = [tp for tp, start in sorted(starts.items()) if start > seen.tops[tp]]
+        now = self.source.high_watermarks(beyond)  # an earlier run that is still at work may have come there since
+        for tp in beyond:
+            if starts[tp] > now[tp]:
+                raise MirrorError(
+                    f"{tp} ends at offset {now[tp]} now, and was mirrored up to {starts[tp]}: its log was cut back (an"
+                    " unclean leader election), and other records get these offsets; give a new id and another target"
+                )
+        for tp, start in sorted(starts.items()):
+            if start < seen.beginnings[tp] and options.fail_on_data_loss:
+                raise DataLossError(
+                    f"{tp}: the records from offset {start} to before {seen.beginnings[tp]} are gone, and were never"
+                    f" mirrored; go on with what is there by {options.lenience}"
+                )
+
+    def make(self, seen: MirrorLook, *, validate_only: bool = False) -> None:
         """Make the targets that are missing, and give the others as many partitions as their sources have.
+
+        Args:
+            seen: What is there.
+            validate_only: Only have the target's brokers check it.
 
         Raises:
             MirrorError: the target's cluster takes a setting not.
             KafkaError: it refuses otherwise.
         """
+        from kclient import NewTopic
+
         admin = self.reading_target.admin
-        missing = [name for name in sorted(seen.unfit) if self._selection.target_of(name) in seen.missing]
+        counts = {name: len(seen.topics[name].partitions) for name in sorted(seen.unfit)}
+        goals = {name: self._selection.target_of(name) for name in counts}
+        missing = [name for name in counts if goals[name] in seen.missing]
         settings = settings_of(self.source.admin, missing) if self._selection.copy_settings else {}
-        for name in sorted(seen.unfit):
-            goal, count = self._selection.target_of(name), len(seen.topics[name].partitions)
-            if name not in missing:
-                admin.create_partitions({goal: count})
-                continue
+        for name in missing:
+            given = {**_KEPT_TIMES, **settings.get(name, {})}
+            new = NewTopic(goals[name], counts[name], configs=given)
             try:
-                admin.create_topic(goal, partitions=count, configs=dict(settings.get(name, {})))
+                admin.create_topics([new], validate_only=validate_only)
             except TopicExistsError:  # by another run
                 continue
-            except InvalidConfigurationError as error:
+            except InvalidTopicError as error:
                 raise MirrorError(
-                    f"{goal} cannot be made with the settings of {name}: {error}; leave them out by --no-settings"
-                    " (copy_settings=False), or create it yourself"
+                    f"{goals[name]} cannot be made for {name}: {error}; give it another name by --rename or --prefix"
                 ) from error
+            except InvalidConfigurationError as error:
+                if error.code is not ErrorCode.INVALID_CONFIG:
+                    raise
+                raise MirrorError(
+                    f"{goals[name]} cannot be made with the settings of {name}: {error}; leave them out by"
+                    " --no-settings (copy_settings=False), or create it yourself"
+                ) from error
+        for name in (name for name in counts if name not in missing):
+            admin.create_partitions({goals[name]: counts[name]}, validate_only=validate_only)
 
     def compacted(self, seen: MirrorLook) -> frozenset[str]:
         """Topics of which records between others may be gone; where settings are not told, all of them."""

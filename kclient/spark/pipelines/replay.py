@@ -51,6 +51,7 @@ _REFUSED = {
     "interceptor.classes": "records go to the brokers as columns, past any interceptor",
     "transactional.id": "transactions are named by the id of the work",
 }
+_LEAST_TIMEOUT_MS = 10_000
 _ASKING = ("default.api.timeout.ms",)
 """Settings that producers do not have; those who ask about topics and offsets obey them."""
 
@@ -198,7 +199,12 @@ def checked_settings(settings: Mapping[str, Any], work: Work = REPLAY) -> tuple[
     check_address(found)
     found["bootstrap.servers"] = shared_address(found["bootstrap.servers"])
     writing = {name: value for name, value in found.items() if name not in _ASKING}
-    ProducerConfig.parse({**CLIENT, **writing, "transactional.id": "checked"})
+    parsed = ProducerConfig.parse({**CLIENT, **writing, "transactional.id": "checked"})
+    if parsed.transaction_timeout_ms < _LEAST_TIMEOUT_MS:
+        raise ConfigError(
+            f"transaction.timeout.ms is {_LEAST_TIMEOUT_MS} at least, not {parsed.transaction_timeout_ms}: transactions"
+            f" of a {work.noun} are open for five seconds, and a little more where brokers are slow"
+        )
     return writing, found
 
 
@@ -246,7 +252,7 @@ class ReplayRun:
             todo = self._todo(plans)
             positions = self._target.positions(plans)
             self._report("plan", 1, 1)
-            receipts = self._write(run, todo, positions)
+            receipts = self._write(run, plans, todo, positions)
             self._target.check(plans)
         return self._summary(todo, positions, receipts, warnings)
 
@@ -271,7 +277,11 @@ class ReplayRun:
         return [each for each in every if each is not None]
 
     def _write(
-        self, run: str, todo: Sequence[Replayed], positions: Mapping[tuple[str, int], Position]
+        self,
+        run: str,
+        plans: Sequence[TargetPlan],
+        todo: Sequence[Replayed],
+        positions: Mapping[tuple[str, int], Position],
     ) -> dict[tuple[str, int], PartitionReceipt]:
         if not todo:
             return {}
@@ -281,7 +291,12 @@ class ReplayRun:
         )  # fmt: skip
         ahead = [replace(each, start=positions[key_of(each)].offset) for each in todo]
         look = Watch(self._target, ahead, self._report) if self._watched else nothing
-        found = by_partition(self.carry_out(job, ahead, look), todo, ReplayError)
+        try:
+            receipts = self.carry_out(job, ahead, look)
+        except BaseException:
+            self._target.give_up(plans, run, todo)
+            raise
+        found = by_partition(receipts, todo, ReplayError)
         if self._watched:
             total = size_of(ahead)
             self._report("replay", total, total)

@@ -6,7 +6,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Self
 from kclient.config import ConsumerConfig
 from kclient.errors import (
     ClusterAuthorizationError,
+    GroupIdNotFoundError,
     KafkaError,
     KafkaTimeoutError,
     ProducerFencedError,
@@ -22,6 +23,7 @@ from kclient.errors import (
     UnsupportedVersionError,
 )
 from kclient.spark.cluster import LiveCluster, open_admin
+from kclient.spark.pipelines.failures import PipelineError
 from kclient.spark.pipelines.replay_records import REPLAY, Claim, Position, ReplayNames, Work, check_target
 from kclient.spark.pipelines.replay_tasks import CLIENT, Replayed, SourcePartition, check_targets
 from kclient.types import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
@@ -33,6 +35,8 @@ logger: logging.Logger = logging.getLogger("kclient.spark")
 
 _LOOK_S = 60.0
 """How long the target is searched for records of others."""
+_GIVE_UP_S = 5.0
+"""How long whoever ends a run waits for brokers."""
 
 
 @dataclass(frozen=True)
@@ -143,6 +147,8 @@ class ReplayTarget:
                 origins=origins[topic] if origins is not None else (),
             )  # fmt: skip
             if keep_partitions and plan.count > counts[target]:
+                if self._work is not REPLAY:
+                    raise self._changed(target)
                 raise self._work.failure(
                     f"{target} has {counts[target]} partitions, and the archive has {plan.count} of {topic}: add"
                     f" partitions (kclient topics alter, or create it with {plan.count}), or let the partitioner choose"
@@ -151,6 +157,12 @@ class ReplayTarget:
             found.append(self._with_claim(plan, stable=False))
         return found
 
+    def _changed(self, target: str) -> PipelineError:
+        return self._work.failure(
+            f"{target} was deleted, or created again, since this run of the {self._work.noun} {self._replay} has looked"
+            " at it; run again"
+        )
+
     def _counts(
         self, targets: Collection[str], wanted: Mapping[str, tuple[str, str, Sequence[SourcePartition]]]
     ) -> tuple[dict[str, int], dict[str, str]]:
@@ -158,6 +170,8 @@ class ReplayTarget:
         listed = {each.name for each in self._admin.list_topics(include_internal=True)}
         for target in sorted(targets):
             if target not in listed:
+                if self._work is not REPLAY:
+                    raise self._changed(target)
                 need = max((each.partition + 1 for to, _, all_of in wanted.values() if to == target for each in all_of),
                            default=1)  # fmt: skip
                 raise UnknownTopicOrPartitionError(
@@ -252,10 +266,13 @@ class ReplayTarget:
                 producer.init_transactions()  # from here on no older run can claim anything
                 plans = [self._with_claim(plan) for plan in plans]
                 self._check_free(plans, append=append)
+                new = [] if append else [plan for plan in plans if plan.claim is None]
+                self._check_unclaimed(new)
                 producer.begin_transaction()
                 for group, offsets in self._claims(plans, run, manifest).items():
                     producer.send_offsets_to_transaction(offsets, ConsumerGroupMetadata(group))
                 producer.commit_transaction()
+                self._check_sole(new)
         except ProducerFencedError as error:
             raise self._work.failure(
                 f"another run begins with the {self._work.noun} {self._replay}; this one has written nothing"
@@ -289,6 +306,40 @@ class ReplayTarget:
         for target in sorted({plan.target for plan in plans} - ours):
             if not append:
                 self._check_empty(target)
+
+    def _check_unclaimed(self, plans: Sequence[TargetPlan]) -> None:
+        """See to it that nobody else has begun to write to these targets.
+
+        Raises:
+            PipelineError: somebody has, with another id.
+        """
+        anchors = {TopicPartition(plan.target, 0): plan.target_id for plan in plans}
+        groups = self._admin.list_groups() if anchors else []
+        for group in (each.group_id for each in groups):
+            replay, colon, topic = group.partition(":")
+            if not colon or ":" in topic or replay == self._replay:
+                continue
+            with suppress(GroupIdNotFoundError):  # it has just gone, or is of a type that commits none
+                for anchor, offset in self._admin.list_group_offsets(group).items():
+                    if anchor in anchors and _claims(group, offset, anchors[anchor]):
+                        raise self._work.failure(
+                            f"{anchor.topic} is written by {replay} already, from {topic}, and its records would be"
+                            f" mixed with those of the {self._work.noun} {self._replay}: choose another target; or,"
+                            f" where {replay} is given up for good, delete its claim: kclient groups delete {group}"
+                        )
+
+    def _check_sole(self, plans: Sequence[TargetPlan]) -> None:
+        """As before the claim: of two that claim at once, the later one at least sees the other's. It withdraws."""
+        own = [self._with_claim(plan) for plan in plans]  # waits until everybody sees them: a commit is answered before
+        try:
+            self._check_unclaimed(own)
+        except PipelineError:
+            mine = {ReplayNames(self._replay, plan.topic).claims for plan in own}
+            for group in (each.group_id for each in self._admin.list_groups()):
+                if group in mine or group.rpartition(":")[0] in mine:
+                    with suppress(GroupIdNotFoundError):
+                        self._admin.delete_groups([group])
+            raise
 
     def _check_empty(self, target: str) -> None:
         settings = {name: value for name, value in self._asking.items() if name in ConsumerConfig.settings()}
@@ -334,10 +385,37 @@ class ReplayTarget:
         with LiveCluster(self._asking) as cluster:
             check_targets(cluster, self._replay, {plan.target: plan.target_id for plan in plans}, self._work)
 
+    def give_up(self, plans: Sequence[TargetPlan], run: str, todo: Sequence[Replayed]) -> None:
+        """A run has ended amid its work: abort what its tasks have open, which readers would wait for until it expires.
+
+        Tasks that are not over yet can commit nothing any more. Nothing is done where another run goes on, or where
+        brokers do not answer.
+        """
+        try:
+            own = {plan.topic for plan in plans if self._claimed_by(plan) == run}
+            ids = [
+                ReplayNames(self._replay, each.source.topic).transactional_id(each.source.partition)
+                for each in todo
+                if each.source.topic in own
+            ]
+            self._admin.fence_producers(ids, timeout=_GIVE_UP_S)
+        except KafkaError as error:
+            logger.info("what the tasks of %s have open is left to the next run: %s", self._replay, error)
+
+    def _claimed_by(self, plan: TargetPlan) -> str | None:
+        names, anchor = ReplayNames(self._replay, plan.topic), TopicPartition(plan.target, 0)
+        found = self._admin.list_group_offsets(names.claims, [anchor], timeout=_GIVE_UP_S).get(anchor)
+        return None if found is None else Claim.read(names.claims, found, self._work).run
+
     # ------------------------------------------------------------------ positions
 
-    def positions(self, plans: Sequence[TargetPlan]) -> dict[tuple[str, int], Position]:
+    def positions(self, plans: Sequence[TargetPlan], *, stable: bool = False) -> dict[tuple[str, int], Position]:
         """By source topic and partition, where it is.
+
+        Args:
+            plans: What is wanted.
+            stable: Wait for positions that are about to be committed: a commit is answered before brokers have written
+                it everywhere.
 
         Raises:
             PipelineError: one is gone, or was committed by others.
@@ -346,8 +424,12 @@ class ReplayTarget:
         for plan in plans:
             names = ReplayNames(self._replay, plan.topic)
             places = {number: names.position(number, plan.target, plan.anchors) for number in plan.starts}
+            anchors: dict[str, list[TopicPartition]] = defaultdict(list)
+            for group, anchor in places.values():
+                anchors[group].append(anchor)
             offsets = {
-                group: self._admin.list_group_offsets(group) for group in {group for group, _ in places.values()}
+                group: self._admin.list_group_offsets(group, own if stable else None, require_stable=stable)
+                for group, own in anchors.items()
             }
             for number, (group, anchor) in places.items():
                 if anchor in offsets[group]:
@@ -373,6 +455,14 @@ class ReplayTarget:
                 if anchor in keys:
                     found[keys[anchor]] = offset.offset
         return found
+
+
+def _claims(group: str, offset: OffsetAndMetadata, target_id: str) -> bool:
+    """Whether a group's offset is a claim of the topic that has this id."""
+    try:
+        return Claim.read(group, offset).target_id in ("", target_id)
+    except PipelineError:  # a group of others may have such a name
+        return False
 
 
 def _span(milliseconds: str | None) -> str:

@@ -9,11 +9,16 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from kclient.errors import InvalidProducerEpochError, ProducerFencedError, TransactionAbortableError
+from kclient.errors import (
+    InvalidProducerEpochError,
+    KafkaError,
+    KafkaTimeoutError,
+    ProducerFencedError,
+    TransactionAbortableError,
+)
 from kclient.spark.cluster import LiveCluster, TopicView
 from kclient.spark.pipelines.archive_reader import PartitionReader, is_sorted, offsets_of
 from kclient.spark.pipelines.archive_view import ArchivedPartition
-from kclient.spark.pipelines.failures import PipelineError
 from kclient.spark.pipelines.manifest import ArchiveError
 from kclient.spark.pipelines.offset_points import OffsetPoint, with_point
 from kclient.spark.pipelines.rate_limiter import Rate, RateLimiter
@@ -242,18 +247,27 @@ def _replay(job: ReplayJob, todo: Replayed, rate: Rate, throttle: RateLimiter) -
             check_targets(cluster, job.replay, {todo.target: todo.target_id}, job.work)
             return receipt
     except (ProducerFencedError, InvalidProducerEpochError) as error:
-        raise _superseded(job, todo) from error
+        raise _ended(job, todo, settings) from error
     except TransactionAbortableError as error:  # what made it one is what people can do something about
         if isinstance(error.__cause__, InvalidProducerEpochError):
-            raise _superseded(job, todo) from error
+            raise _ended(job, todo, settings) from error
         raise (error.__cause__ or error) from None
 
 
-def _superseded(job: ReplayJob, todo: Replayed) -> PipelineError:
-    return job.work.failure(
-        f"another attempt at {todo.place} has begun and goes on with it: the {job.work.noun} {job.replay} runs twice,"
-        " or Spark has tried the task again; or a transaction took longer than transaction.timeout.ms"
-    )
+def _ended(job: ReplayJob, todo: Replayed, settings: Mapping[str, str]) -> KafkaError:
+    """Why the brokers have ended this attempt's transactions: another run has begun, or one was open for too long."""
+    noun, failure = job.work
+    names, anchor = ReplayNames(job.replay, todo.source.topic), TopicPartition(todo.target, 0)
+    with LiveCluster(settings) as cluster:
+        claim = cluster.admin.list_group_offsets(names.claims, [anchor]).get(anchor)
+    if claim is not None and Claim.read(names.claims, claim, job.work).run == job.run:
+        longest = settings.get("transaction.timeout.ms", "60000")
+        return KafkaTimeoutError(
+            f"{todo.place}: a transaction was ended before it was committed: a side did not answer for so long that it"
+            f" took more than {longest} ms (transaction.timeout.ms), or Spark has tried the task again; run again, it"
+            " goes on"
+        )
+    return failure(f"another attempt at {todo.place} has begun and goes on with it: the {noun} {job.replay} runs twice")
 
 
 def _position(admin: Admin, job: ReplayJob, names: ReplayNames, todo: Replayed) -> Position:

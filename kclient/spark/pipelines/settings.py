@@ -11,6 +11,13 @@ from kclient.config.secret import Secret
 from kclient.errors import ConfigError
 
 
+def as_flag(value: Any, name: str) -> bool:
+    """It as it is. Raises `ConfigError` where it is neither True nor False: `"no"` would be taken for yes."""
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name} is True or False, not {shown(value)}")
+    return value
+
+
 def text_settings(settings: Mapping[str, Any], what: str) -> dict[str, str]:
     """A client's settings, by their Java names.
 

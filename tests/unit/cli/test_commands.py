@@ -308,6 +308,31 @@ def test_an_interruption_beside_a_send_is_counted(
             2,
             "a mirror's id has at most 200",
         ),
+        (
+            ["pipeline", "mirror", "t", "--from", "a:1", "--to", "b:1", "--every", "0"],
+            2,
+            "--every takes a number of seconds greater than 0, not 0",
+        ),
+        (
+            ["pipeline", "mirror", "t", "--from", "a:1", "--to", "b:1", "--every", "5", "--dry-run"],
+            2,
+            "--dry-run only says what would be written: give one of them",
+        ),
+        (
+            ["pipeline", "mirror", "t", "--from", "a:1", "--to", "b:1", "--from-config", "x"],
+            2,
+            "--from-config takes NAME=VALUE, not 'x'",
+        ),
+        (
+            ["pipeline", "mirror", "t", "--from", "a:1", "--to", "b:1", "--to-config", "key.serializer=x"],
+            2,
+            "--to-config key.serializer has no place here: records are mirrored as bytes",
+        ),
+        (
+            ["pipeline", "mirror", "t", "--from", "a:1", "--to", "b:1", "--from-config", "session.timeout.ms=6000"],
+            2,
+            "--from-config session.timeout.ms is for groups: a mirror has none",
+        ),
         (["pipeline", "replay", "--from", "x", "-c", "acks=1", "-b", "a:1"], 2, "acks"),
         (["pipeline", "audit", "t", "t@"], 2, "a side is TOPIC, TOPIC@HOST:PORT or TOPIC@archive:DIR, not 't@'"),
         (["pipeline", "audit", "t@a:1", "t@b:1", "--by", "x"], 2, "an audit goes by one of auto, offset, order"),
