@@ -51,12 +51,14 @@ def compact(
     """Compact what is new, and print a summary."""
     check_spark(spark_settings, "The compact pipeline")
     from kclient.spark.pipelines import compact as run
+    from kclient.spark.pipelines.compact import check_table_folder
 
     # all that can be wrong is said before Spark takes its seconds to start: by a dry run
     if is_archive(source) and config:
         raise UsageError("--config is for a topic of a cluster, and this is an archive")
     if wanted.topic_id is not None and not is_archive(source):
         raise UsageError("--topic-id is for an archive, and this is a topic of a cluster")
+    check_table_folder(destination)
     side = side_of(source, bootstrap, list(config), "a compacted topic", topic_id=wanted.topic_id)
     logging.getLogger("kclient").addHandler(logging.NullHandler())
     asking, patience = asking_side(side)

@@ -33,6 +33,7 @@ def make_archive(
     *,
     topic_id: str = "the-id",
     ends: Mapping[int, int] | None = None,
+    begins: Mapping[int, int] | None = None,
     files: int = 1,
 ) -> None:
     """One committed run that archives these records.
@@ -43,6 +44,7 @@ def make_archive(
         rows: Its records.
         topic_id: Its id.
         ends: Where each partition goes on; by default behind the last record.
+        begins: Where archiving begins in a partition; by default at 0.
         files: How many tasks write: each has every so-many-eth record.
     """
     place = ArchiveFolder(folder)
@@ -60,7 +62,10 @@ def make_archive(
             tops: dict[int, int] = defaultdict(int)
             for row in rows:
                 tops[row.partition] = max(tops[row.partition], row.offset + 1)
-            ranges = [ArchivedRange(topic, topic_id, each, 0, end) for each, end in {**tops, **(ends or {})}.items()]
+            ranges = [
+                ArchivedRange(topic, topic_id, each, (begins or {}).get(each, 0), end)
+                for each, end in {**tops, **(ends or {})}.items()
+            ]
             former = last.positions if last else ()
             positions = {each.key: each for each in (*former, *ranges)}
             manifest = Manifest(number, staged.run, tuple(ranges), found, tuple(positions.values()))

@@ -98,7 +98,7 @@ def test_what_is_lost_is_said(tmp_path: Path, gateway: str, topic: str) -> None:
     ("arguments", "environment", "code", "message"),
     [
         (["there-is-no-such-topic", "--to", "x"], {}, 1, "no such topic: there-is-no-such-topic"),
-        (["t", "--to", "s3://bucket/x"], {}, 2, "an archive cannot be written to s3://bucket/x"),
+        (["t", "--to", "s3://bucket/x"], {}, 2, "the archive's destination cannot be s3://bucket/x"),
         (["t", "--to", "x", "-c", "isolation.lvel=x"], {}, 2, "did you mean isolation.level?"),
         (
             ["TOPIC", "--to", "x", "--spark", "spark.driver.memory=lots"],

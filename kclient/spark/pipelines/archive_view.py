@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,7 @@ class ArchivedPartition:
         start: no offset is lower.
         end: the offset where archiving goes on: no offset is as great.
         pieces: where its records are, in the order of their first offsets.
+        covered: from this offset on to `end` all is in the archive that was in the topic; there may be no record of it.
     """
 
     topic: str
@@ -64,6 +65,7 @@ class ArchivedPartition:
     start: int
     end: int
     pieces: tuple[ArchivedPiece, ...]
+    covered: int = 0
 
     @property
     def rows(self) -> int:
@@ -108,7 +110,7 @@ class ArchiveView:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._manifest, self._paths = ArchiveFolder(folder).contents()
+        self._manifest, self._paths, self._begins = ArchiveFolder(folder).contents()
 
     @property
     def number(self) -> int:
@@ -142,7 +144,9 @@ class ArchiveView:
                 prefix = f"topic={topic}/"
                 paths = [path for path in self._paths if path.startswith(prefix)]
                 files = [file for file in pool.map(self._look, paths) if file.topic_id in ("", topic_id)]
-            found += _partitions_of(topic, topic_id, self._manifest, files, times)
+            for each in _partitions_of(topic, topic_id, self._manifest, files, times):
+                begin = self._begins.get((topic, topic_id, each.partition), each.start)
+                found.append(replace(each, covered=min(begin, each.start)))
         return found
 
     def _id_of(self, topic: str, chosen: Collection[str]) -> str:

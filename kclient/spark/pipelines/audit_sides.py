@@ -77,8 +77,17 @@ class ReadableSide(Protocol):
         """What may explain gaps."""
         ...
 
-    def batches(self, partition: int, start: int, end: int) -> Iterator[pyarrow.RecordBatch]:
-        """The records of a range, in the order of their offsets."""
+    def batches(
+        self, partition: int, start: int, end: int, lost: list[tuple[int, int]] | None = None
+    ) -> Iterator[pyarrow.RecordBatch]:
+        """The records of a range, in the order of their offsets.
+
+        Args:
+            partition: of which partition.
+            start: the first offset.
+            end: the offset behind the last one.
+            lost: gets the offsets, from and to before, that were gone, where that is no error.
+        """
         ...
 
     def ends_below(self, partition: int, place: int) -> bool:
@@ -94,11 +103,14 @@ class _TopicSide:
     bounds: Mapping[int, tuple[int, int]]
     notes: tuple[str, ...]
 
-    def batches(self, partition: int, start: int, end: int) -> Iterator[pyarrow.RecordBatch]:
+    def batches(
+        self, partition: int, start: int, end: int, lost: list[tuple[int, int]] | None = None
+    ) -> Iterator[pyarrow.RecordBatch]:
         if start < end:
-            yield from RangeReader(
-                self.options, OffsetRange(self.topic, partition, start, end, self.topic_id)
-            ).batches()
+            reader = RangeReader(self.options, OffsetRange(self.topic, partition, start, end, self.topic_id))
+            yield from reader.batches()
+            if lost is not None:
+                lost += reader.lost
 
     def ends_below(self, partition: int, place: int) -> bool:
         tp = TopicPartition(self.topic, partition)
@@ -117,7 +129,9 @@ class _ArchiveSide:
     def bounds(self) -> Mapping[int, tuple[int, int]]:
         return {number: (each.start, each.end) for number, each in self.partitions.items()}
 
-    def batches(self, partition: int, start: int, end: int) -> Iterator[pyarrow.RecordBatch]:
+    def batches(
+        self, partition: int, start: int, end: int, lost: list[tuple[int, int]] | None = None
+    ) -> Iterator[pyarrow.RecordBatch]:
         if partition in self.partitions:
             yield from PartitionReader(self.folder, self.partitions[partition], start, end, COLUMNS).batches()
 
@@ -155,10 +169,16 @@ def opened(side: TopicAt | ArchivedTopic) -> ReadableSide:
 def with_own_ends(side: ReadableSide, *, fail_on_data_loss: bool) -> ReadableSide:
     """The same for runs that go on: a partition without records tells where it ends, too.
 
+    One of an archive begins where archiving began, which may be before its first record: what lies between was aborted,
+    or compacted, and is no loss.
+
     Args:
         side: As it was opened.
         fail_on_data_loss: Whether records that are gone when their turn comes are an error.
     """
+    if isinstance(side, _ArchiveSide):
+        covered = {number: replace(each, start=each.covered) for number, each in side.partitions.items()}
+        return replace(side, partitions=covered)
     if not isinstance(side, _TopicSide):
         return side
     empty = [TopicPartition(side.topic, number) for number, (start, end) in side.bounds.items() if start == end]

@@ -21,6 +21,7 @@ from kclient.spark.pipelines.compact_folder import CompactedTable, CompactFolder
 from kclient.spark.pipelines.compact_tasks import (
     RECEIPTS,
     SCHEMA,
+    SORTED_BY,
     FormerFile,
     NewRange,
     TableReading,
@@ -146,6 +147,16 @@ def compact(
     return run.look() if dry_run else run.run()
 
 
+def check_table_folder(destination: str | Path) -> None:
+    """Whether `compact` would take the destination, as far as can be said without making anything.
+
+    Raises:
+        ConfigError: it is none that tables can be written to.
+        CompactError: it cannot be written, or is an archive's.
+    """
+    CompactFolder(local_folder(destination, "the table's folder")).check()
+
+
 @dataclass(frozen=True)
 class _Plan:
     side: ReadableSide
@@ -195,8 +206,7 @@ class CompactRun:
 
     def run(self) -> CompactSummary:
         with self._folder.lock():
-            last = self._folder.last()
-            self._folder.discard_dead(last)
+            last = self._folder.recover()
             todo = self.plan(last)
             if last is not None and todo.former is last and self._is_current(todo, last):
                 return self._summary(todo, last)
@@ -208,7 +218,8 @@ class CompactRun:
             self._report("publish", len(table.files), len(table.files))
         left_out = table.null_keys - (todo.former.null_keys if todo.former else 0)
         read = sum(each.records for each in reads if each.task < len(todo.ranges))
-        return self._summary(todo, table, records=read, null_keys=left_out)
+        gone = sum(each.lost for each in reads)
+        return self._summary(todo, table, records=read, null_keys=left_out, gone=gone)
 
     def _is_current(self, todo: _Plan, last: CompactedTable) -> bool:
         return (todo.positions, self._keep_tombstones) == (last.positions, last.keep_tombstones)
@@ -286,7 +297,7 @@ class CompactRun:
         assert spark is not None, "a dry run writes nothing"
         numbers = spark.range(0, len(sources), 1, len(sources))
         records = numbers.mapInArrow(TableReading(todo.side, sources, self._headers).run, SCHEMA)
-        keyed = records.repartition("key").sortWithinPartitions("key", "partition", "offset")
+        keyed = records.repartition("key").sortWithinPartitions(*SORTED_BY)
         writing = TableWriting(staged, self._source.topic, self._headers, self._keep_tombstones, self._compression)
         total = todo.offsets
         rows = collected(
@@ -328,13 +339,14 @@ class CompactRun:
         *,
         records: int = 0,
         null_keys: int = 0,
+        gone: int = 0,
         dry_run: bool = False,
     ) -> CompactSummary:
         return CompactSummary(
             str(self._source), self._folder.destination, None if table is None else self._folder.table_of(table),
             0 if table is None else table.number, len({each.partition for each in todo.ranges}), todo.offsets, records,
             0 if table is None else table.rows, 0 if table is None else table.tombstones,
-            0 if table is None else table.split_keys, null_keys, todo.lost, 0 if table is None else table.size,
+            0 if table is None else table.split_keys, null_keys, todo.lost + gone, 0 if table is None else table.size,
             time.monotonic() - self._started, dry_run,
         )  # fmt: skip
 

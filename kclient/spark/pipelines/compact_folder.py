@@ -9,13 +9,15 @@ DESTINATION/
   tables/00000001-…                         the former table, for those who still read it
   _kclient/lock, _kclient/staging/…         the run in progress
 ```
+
+A table is whole and on disk before the link names it. So where the link is lost, the newest whole table is the one.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
+import re
 import shutil
 import socket
 import uuid
@@ -26,12 +28,16 @@ from pathlib import Path
 
 from kclient.spark.pipelines.failures import CompactError
 from kclient.spark.pipelines.folder import sync
+from kclient.spark.pipelines.folder_use import FolderInUseError, locked, why_not_writable
 
 FORMAT = 1
 """Of `_compacted.json`; a newer one is refused."""
 CURRENT = "current"
 STATE = "_state"
 _ABOUT = "_compacted.json"
+_TABLE = re.compile(r"(\d{8,})-[0-9a-f]{16}")
+_STAGED = re.compile(r"[0-9a-f]{16}")
+"""What runs call their folders; others are none of theirs."""
 
 
 @dataclass(frozen=True)
@@ -140,23 +146,42 @@ class CompactFolder:
         self._tables = destination / "tables"
         self._current = destination / CURRENT
 
+    def check(self) -> None:
+        """Whether it looks as if it could be written; nothing is made.
+
+        Raises:
+            CompactError: it is none, may not be written, or is an archive's.
+        """
+        what = f"the folder {self.destination} cannot be used"
+        with explained(what):
+            reason = why_not_writable(self.destination)
+        if reason is not None:
+            raise CompactError(f"{what}: {reason}")
+        self._refuse_archive()
+
     @contextmanager
     def lock(self) -> Iterator[None]:
         """One run at a time; the system frees the lock when the process dies.
 
         Raises:
-            CompactError: another run is at work, or the folder cannot be written.
+            CompactError: another run is at work, or the folder cannot be written, or is an archive's.
         """
         with explained(f"the folder {self.destination} cannot be used"):
+            self._refuse_archive()
             for folder in (self._staging, self._tables):
                 folder.mkdir(parents=True, exist_ok=True)
-            file = (self._home / "lock").open("a+")
-        with file:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise CompactError(f"another run compacts into {self.destination}; wait for it or stop it") from None
+                file = locked(self._home / "lock")
+            except FolderInUseError as error:
+                raise CompactError(
+                    f"another run compacts into {self.destination} (process {error.process}); wait for it or stop it"
+                ) from None
+        with file:
             yield
+
+    def _refuse_archive(self) -> None:
+        if (self._home / "manifests").exists():
+            raise CompactError(f"{self.destination} is an archive's folder: a table takes one of its own")
 
     def last(self) -> CompactedTable | None:
         """The table that counts, if any run was ever through.
@@ -165,11 +190,69 @@ class CompactFolder:
             CompactError: it is damaged, or something else lies in its place.
         """
         with explained(f"the folder {self.destination} cannot be read"):
-            if not self._current.is_symlink():
+            self._refuse_archive()
+            if not self.is_linked():
                 if self._current.exists():
                     raise CompactError(f"{self._current} is no link of a compacted topic: choose an empty folder")
-                return None
-            return CompactedTable.read(self._current / _ABOUT)
+                return self._newest_whole()
+            table = CompactedTable.read(self._current / _ABOUT)
+            self._check_there(table)
+            return table
+
+    def is_linked(self) -> bool:
+        """Whether `current` names a table."""
+        return self._current.is_symlink()
+
+    def _newest_whole(self) -> CompactedTable | None:
+        """Copies leave links out at times; then the newest table that is whole is the one that counted."""
+        tables = self._own_tables()
+        for folder in sorted(tables, key=lambda each: tables[each], reverse=True):
+            try:
+                found = CompactedTable.read(folder / _ABOUT)
+                self._check_there(found)
+            except CompactError:
+                continue  # the run that made it died
+            if found.name == folder.name:
+                return found
+        if max(tables.values(), default=0) > 1:
+            raise CompactError(
+                f"{self._current} names no table, and of those in {self._tables} none is whole: restore them, or"
+                " compact into an empty folder"
+            )
+        return None  # the first run died
+
+    def _own_tables(self) -> dict[Path, int]:
+        """The tables that runs have made, with their numbers."""
+        paths = list(self._tables.iterdir()) if self._tables.is_dir() else []
+        return {path: int(match[1]) for path in paths if (match := _TABLE.fullmatch(path.name))}
+
+    def _check_there(self, table: CompactedTable) -> None:
+        for file in table.files:
+            path = self.table_of(table) / file.path
+            try:
+                size = path.stat().st_size
+            except OSError as error:
+                raise CompactError(
+                    f"{path} of the table is gone ({error.strerror}): restore it, or compact into an empty folder"
+                ) from error
+            if size != file.size:
+                raise CompactError(
+                    f"{path} of the table has {size} bytes, and {file.size} were written: restore it, or compact into"
+                    " an empty folder"
+                )
+
+    def recover(self) -> CompactedTable | None:
+        """The table that counts, linked; what runs left that died is deleted. Call it with the lock.
+
+        Raises:
+            CompactError: as `last`; or the folder cannot be written.
+        """
+        last = self.last()
+        if last is not None and not self.is_linked():
+            with explained(f"the link {self._current} could not be made again"):
+                self._link(last)
+        self.discard_dead(last)
+        return last
 
     def table_of(self, table: CompactedTable) -> Path:
         """A table's folder."""
@@ -179,14 +262,10 @@ class CompactFolder:
         """Delete what runs left that died, and tables before the last one's. Call it with the lock."""
         with explained(f"the folder {self.destination} cannot be cleaned"):
             for folder in self._staging.iterdir():
-                shutil.rmtree(folder, ignore_errors=True)
-            for folder in self._tables.iterdir():
-                number = folder.name.partition("-")[0]
-                if last is None or not number.isdecimal():
-                    dead = last is None
-                else:
-                    dead = folder.name != last.name and int(number) != last.number - 1
-                if dead:
+                if _STAGED.fullmatch(folder.name):
+                    shutil.rmtree(folder, ignore_errors=True)
+            for folder, number in self._own_tables().items():
+                if last is None or (folder.name != last.name and number != last.number - 1):
                     shutil.rmtree(folder, ignore_errors=True)
 
     @contextmanager
@@ -217,12 +296,16 @@ class CompactFolder:
             about.write_text(table.to_json(), "utf-8")
             for path in (about, target / STATE, target, self._tables):
                 sync(path)
-            link = self._home / "current.tmp"
-            link.unlink(missing_ok=True)
-            link.symlink_to(Path("tables") / table.name)
-            link.rename(self._current)
+            self._link(table)
+        with explained("the new table is in place, and could not be forced to disk; run again"):
             sync(self.destination)
         return target
+
+    def _link(self, table: CompactedTable) -> None:
+        link = self._home / "current.tmp"
+        link.unlink(missing_ok=True)
+        link.symlink_to(Path("tables") / table.name)
+        link.rename(self._current)
 
 
 def _check(folder: Path, files: Iterable[CompactedFile]) -> None:
@@ -261,9 +344,12 @@ def compacted_table(destination: str | os.PathLike[str]) -> Path:
         destination: the folder that `compact` was given.
 
     Raises:
-        CompactError: no run was ever through there.
+        CompactError: no run was ever through there, or its table is gone.
     """
     link = Path(destination) / CURRENT
     if not link.is_symlink():
         raise CompactError(f"{destination} holds no compacted topic: run kclient pipeline compact first")
-    return link.resolve()
+    found = link.resolve()
+    if not found.is_dir():
+        raise CompactError(f"{link} names a table that is gone: {found}; restore it, or compact into an empty folder")
+    return found

@@ -1,8 +1,8 @@
 """What tasks do for a compacted topic: some read new records and the former table, others keep the latest of each key.
 
-Between the two Spark brings the records of a key together and sorts them by key, partition and offset, on disk where
-memory does not suffice. So the latest of a key and partition is the last one of its stretch, and a task holds a batch,
-the latest of one key, and a row group.
+Between the two Spark brings the records of a key together and sorts them (`SORTED_BY`), on disk where memory does not
+suffice. So the latest of a key and partition is the last one of its stretch, and a task holds a batch, the latest of
+one key, and a row group.
 """
 
 from __future__ import annotations
@@ -23,8 +23,13 @@ from kclient.spark.pipelines.folder import sync
 if TYPE_CHECKING:
     import pyarrow
 
-SCHEMA = "key binary, value binary, headers binary, partition int, offset long, timestamp long, receipt string"
+SCHEMA = (
+    "key binary, value binary, headers binary, partition int, fresh boolean, offset long, timestamp long,"
+    " receipt string"
+)
 """What travels: records, times in microseconds, headers packed; and receipts, which have no key."""
+SORTED_BY = ("key", "partition", "fresh", "offset")
+"""New records come behind those of the former table: where a log was cut back they may have lower offsets."""
 RECEIPTS = "receipt string"
 _ROW_GROUP_BYTES = 64 << 20
 _ROW_GROUP_ROWS = 1 << 20
@@ -57,12 +62,14 @@ class TableReadReceipt:
         records: how many records it has read.
         given: how many of them it has given on: the last of each key in a batch.
         null_keys: how many had no key.
+        lost: how many offsets were gone when their turn came.
     """
 
     task: int
     records: int
     given: int
     null_keys: int
+    lost: int = 0
 
 
 @dataclass(frozen=True)
@@ -115,7 +122,8 @@ class TableReading:
     def _read(self, number: int) -> Iterator[pyarrow.RecordBatch]:
         source = self._sources[number]
         records = given = null_keys = 0
-        batches = self._former(source) if isinstance(source, FormerFile) else self._new(source)
+        lost = list[tuple[int, int]]()
+        batches = self._former(source) if isinstance(source, FormerFile) else self._new(source, lost)
         for batch in batches:
             records += batch.num_rows
             null_keys += batch.column("key").null_count
@@ -125,18 +133,20 @@ class TableReading:
                 yield latest
         if isinstance(source, FormerFile) and records != source.rows:
             raise CompactError(f"{source.path} has {records} rows, and {source.rows} were written: restore it")
-        yield _receipt_row(json.dumps(asdict(TableReadReceipt(number, records, given, null_keys))))
+        gone = sum(end - start for start, end in lost)
+        yield _receipt_row(json.dumps(asdict(TableReadReceipt(number, records, given, null_keys, gone))))
 
-    def _new(self, wanted: NewRange) -> Iterator[pyarrow.RecordBatch]:
+    def _new(self, wanted: NewRange, lost: list[tuple[int, int]]) -> Iterator[pyarrow.RecordBatch]:
         import pyarrow
 
         schema = _schema()
-        for batch in self._side.batches(wanted.partition, wanted.start, wanted.end):
+        for batch in self._side.batches(wanted.partition, wanted.start, wanted.end, lost):
             columns = {
                 "key": batch.column("key"),
                 "value": batch.column("value"),
                 "headers": self._packed(batch.column("headers")),
                 "partition": pyarrow.repeat(pyarrow.scalar(wanted.partition, pyarrow.int32()), batch.num_rows),
+                "fresh": pyarrow.repeat(True, batch.num_rows),
                 "offset": batch.column("offset"),
                 "timestamp": batch.column("timestamp").view(pyarrow.int64()),
                 "receipt": pyarrow.nulls(batch.num_rows, pyarrow.string()),
@@ -154,6 +164,7 @@ class TableReading:
                     columns = {name: batch.column(name) for name in ("key", "value", "partition", "offset")}
                     headers = batch.column("headers") if self._headers else pyarrow.nulls(batch.num_rows)
                     columns |= {
+                        "fresh": pyarrow.repeat(False, batch.num_rows),
                         "headers": self._packed(headers),
                         "timestamp": batch.column("timestamp").view(pyarrow.int64()),
                         "receipt": pyarrow.nulls(batch.num_rows, pyarrow.string()),
@@ -192,7 +203,7 @@ def last_of_keys(batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
 
 
 class LatestOfKeys:
-    """Records sorted by key, partition and offset; out come the latest of each key, and what has to be remembered.
+    """Records in the order of `SORTED_BY`; out come the latest of each key, and what has to be remembered.
 
     The latest of a partition is that with the greatest offset. A key has records in one partition as a rule. Where it
     has them in several, the latest of these count by timestamp, then by partition and offset. Others than the first
@@ -432,6 +443,7 @@ def _schema() -> pyarrow.Schema:
             ("value", pyarrow.binary()),
             ("headers", pyarrow.binary()),
             ("partition", pyarrow.int32()),
+            ("fresh", pyarrow.bool_()),
             ("offset", pyarrow.int64()),
             ("timestamp", pyarrow.int64()),
             ("receipt", pyarrow.string()),

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import re
@@ -31,8 +30,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
+from kclient.spark.pipelines.folder_use import FolderInUseError, locked, try_lock, why_not_writable
 from kclient.spark.pipelines.manifest import ArchiveError, Manifest
 
 _MANIFEST = re.compile(r"(\d{8,})\.json")
@@ -90,11 +89,9 @@ class ArchiveFolder:
         """
         what = f"the archive's folder {self.destination} cannot be used"
         with explained(what):
-            found = next(path for path in (self.destination, *self.destination.parents) if path.exists())
-        if not found.is_dir():
-            raise ArchiveError(f"{what}: {found} is not a folder")
-        if not os.access(found, os.W_OK | os.X_OK):
-            raise ArchiveError(f"{what}: {found} may not be written")
+            reason = why_not_writable(self.destination)
+        if reason is not None:
+            raise ArchiveError(f"{what}: {reason}")
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -106,30 +103,14 @@ class ArchiveFolder:
         with explained(f"the archive's folder {self.destination} cannot be used"):
             self._manifests.mkdir(parents=True, exist_ok=True)
             self._staging.mkdir(exist_ok=True)
-            file = self._locked()
+            try:
+                file = locked(self._home / "lock")
+            except FolderInUseError as error:
+                raise ArchiveError(
+                    f"another run archives into {self.destination} (process {error.process}); wait for it or stop it"
+                ) from None
         with file:
             yield
-
-    def _locked(self) -> IO[str]:
-        path = self._home / "lock"
-        while True:
-            file = path.open("a+")
-            try:
-                if not _try_lock(file):
-                    file.seek(0)
-                    raise ArchiveError(
-                        f"another run archives into {self.destination} (process {file.read().strip() or 'unknown'});"
-                        " wait for it or stop it"
-                    )
-                if _same_file(file, path):  # else somebody removed it meanwhile, and others lock the new one
-                    file.truncate(0)
-                    file.write(str(os.getpid()))
-                    file.flush()
-                    return file
-            except BaseException:
-                file.close()
-                raise
-            file.close()
 
     def last(self) -> Manifest | None:
         """The newest committed manifest, if any run was ever committed.
@@ -157,8 +138,11 @@ class ArchiveFolder:
             paths = list(self._manifests.iterdir()) if self._manifests.exists() else []
         return {int(match[1]): path for path in paths if (match := _MANIFEST.fullmatch(path.name))}
 
-    def contents(self) -> tuple[Manifest, list[str]]:
-        """The newest manifest, and the files that it and all before it have committed, below the destination.
+    def contents(self) -> tuple[Manifest, list[str], dict[tuple[str, str, int], int]]:
+        """The newest manifest, the files that it and all before it have committed, and where archiving began.
+
+        The files are paths below the destination. Of each partition the archive has taken all from the offset on that
+        is told, as far as manifests are there.
 
         It takes no lock: files of a run that is at work meanwhile are left out.
 
@@ -173,7 +157,11 @@ class ArchiveFolder:
             raise ArchiveError(f"{self.destination} holds no archive yet: no run was ever committed to it")
         with explained("the manifests cannot be read"):
             paths = [path for path in self._manifests.iterdir() if _MANIFEST.fullmatch(path.name)]
-        told = {file.path for each in self._readable(paths) if each.number <= last.number for file in each.files}
+        manifests = [each for each in self._readable(paths) if each.number <= last.number]
+        told = {file.path for each in manifests for file in each.files}
+        begins: dict[tuple[str, str, int], int] = {}
+        for position in (position for each in manifests for position in each.positions):
+            begins[position.key] = min(position.start, begins.get(position.key, position.start))
         with explained(f"the archive's folder {self.destination} cannot be read"):
             there = dict(_data_files(self.destination))
         missing = sorted(told - there.keys())
@@ -184,7 +172,7 @@ class ArchiveFolder:
                 " where they were deleted, restore them"
             )
         others = {path for path, run in there.items() if _is_of(run, last)}
-        return last, sorted(told | others)
+        return last, sorted(told | others), begins
 
     def _readable(self, paths: Iterable[Path]) -> Iterator[Manifest]:
         """Of former manifests, which need not be there, those that can be read."""
@@ -224,7 +212,7 @@ class ArchiveFolder:
             marker = (staged.folder / MARKER).open("w", encoding="utf-8")
         with marker:
             with explained(f"the archive's folder {self.destination} cannot be written"):
-                _try_lock(marker)
+                try_lock(marker)
                 marker.write(json.dumps({"run": name, "host": socket.gethostname(), "process": os.getpid()}))
                 marker.flush()
             try:
@@ -398,26 +386,10 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:_NAMED]) + more
 
 
-def _try_lock(file: IO[str]) -> bool:
-    """Whether the lock was free; it is ours then."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _same_file(file: IO[str], path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except FileNotFoundError:
-        return False
-
-
 def _is_alive(folder: Path) -> bool:
     try:
         with (folder / MARKER).open("r+", encoding="utf-8") as marker:
-            return not _try_lock(marker)
+            return not try_lock(marker)
     except OSError:
         return False
 

@@ -36,7 +36,7 @@ def local_folder(place: str | Path, what: str = "the archive's destination") -> 
     scheme = text.partition(":")[0].lower()
     if _URL.match(text) or (":" in text and scheme in _STORES) or _DRIVE.match(text):
         raise ConfigError(
-            f"an archive cannot be written to {brief(text)}: runs are made exact by locks, hard links and renames, so"
+            f"{what} cannot be {brief(text)}: runs are made exact by locks, hard links and renames, so"
             " it takes a folder on a local or mounted file system that driver and workers share, as a path or a file:"
             f" URL (a local folder of that name is ./{brief(text)})"
         )

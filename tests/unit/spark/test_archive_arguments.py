@@ -58,7 +58,7 @@ def test_what_is_no_folder_of_a_file_system_is_refused_and_nothing_is_made(
     given: str | Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match=r"an archive cannot be written to .* local or mounted file system"):
+    with pytest.raises(ConfigError, match=r"the archive's destination cannot be .* local or mounted file system"):
         local_folder(given)
     assert list(tmp_path.iterdir()) == []
 

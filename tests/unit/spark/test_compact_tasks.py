@@ -18,6 +18,7 @@ from pyarrow import parquet
 from kclient.spark.pipelines.compact import checked
 from kclient.spark.pipelines.compact_folder import CompactedFile, CompactedTable, StagedTable, is_seen
 from kclient.spark.pipelines.compact_tasks import (
+    SORTED_BY,
     FormerFile,
     NewRange,
     TableReading,
@@ -54,7 +55,9 @@ class Logs:
     def ends_below(self, partition: int, place: int) -> bool:
         return False
 
-    def batches(self, partition: int, start: int, end: int) -> Iterator[pa.RecordBatch]:
+    def batches(
+        self, partition: int, start: int, end: int, lost: list[tuple[int, int]] | None = None
+    ) -> Iterator[pa.RecordBatch]:
         header = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
         for first in range(start, end, 3):
             offsets = range(first, min(first + 3, end))
@@ -91,8 +94,7 @@ def run(
     (folder / "_state").mkdir(parents=True)
     numbers = pa.record_batch([pa.array(range(len(sources)), pa.int64())], ["id"])
     read = pa.Table.from_batches(list(TableReading(side, sources, headers=True).run(iter([numbers]))))
-    order = [("key", "ascending"), ("partition", "ascending"), ("offset", "ascending")]
-    rows = read.sort_by(order)
+    rows = read.sort_by([(name, "ascending") for name in SORTED_BY])
     shares = [hash(key) % tasks for key in rows.column("key").to_pylist()]
     receipts = []
     for task in range(tasks):
@@ -146,6 +148,20 @@ def test_run_after_run_it_is_a_dict(runs: list[tuple[list[Sent], int, bool]]) ->
             )
             assert sum(each.split_keys for each in writes) == sum(count > 1 for count in spread.values())
             assert sum(each.null_keys for each in reads) == sum(each.key is None for each in sent)
+
+
+def test_what_comes_behind_a_log_that_was_cut_back_is_the_latest(tmp_path: Path) -> None:
+    """It has lower offsets than what the table has of the part that is gone."""
+    logs = Logs()
+    logs.records[0] += [Sent(b"a", b"0", 0, 1), Sent(b"b", b"1", 0, 1), Sent(b"a", b"gone", 0, 1)]
+    _, writes = run(tmp_path / "table", logs, [NewRange(0, 0, 3)], 1, keep=False)
+    (file,) = writes[0].files
+    logs.records[0][1:] = [Sent(b"a", b"new", 0, 1)]
+    former = FormerFile(tmp_path / "table" / file.path, file.rows)
+    _, writes = run(tmp_path / "next", logs, [NewRange(0, 1, 2), former], 1, keep=False)
+    (file,) = writes[0].files
+    rows = parquet.read_table(tmp_path / "next" / file.path).to_pylist()
+    assert {row["key"]: (row["offset"], row["value"]) for row in rows} == {b"a": (1, b"new"), b"b": (1, b"1")}
 
 
 def test_what_is_missing_is_told() -> None:
