@@ -26,6 +26,10 @@ class ArchiveWanted:
     restart_recreated: bool
     max_offsets: int | None
     min_partitions: int | None
+    compression: str | None
+    compression_level: int | None
+    file_size: int | None
+    row_group_size: int | None
 
     def arguments(self) -> dict[str, Any]:
         """Those of the pipeline."""
@@ -36,6 +40,16 @@ class ArchiveWanted:
             "restart_recreated": self.restart_recreated,
             "max_offsets": self.max_offsets,
             "min_partitions": self.min_partitions,
+            **self.parquet(),
+        }
+
+    def parquet(self) -> dict[str, Any]:
+        """Those that say how files are written."""
+        return {
+            "compression": self.compression,
+            "compression_level": self.compression_level,
+            "file_size": self.file_size,
+            "row_group_size": self.row_group_size,
         }
 
 
@@ -57,9 +71,11 @@ def archive(
     check_spark(spark_settings, "The archive pipeline")
     from kclient.spark.pipelines import archive as run
     from kclient.spark.pipelines.archive import check_folder, check_selection, check_topics
+    from kclient.spark.pipelines.parquet_choices import parquet_choices
 
     # all that can be wrong is said before a broker is asked, and that before Spark takes its seconds to start
     check_folder(destination)
+    parquet_choices(None, **wanted.parquet())
     settings = client_settings(bootstrap, config, refused=("key.deserializer", "value.deserializer"))
     refuse_group_settings({name.replace("_", ".") for name in settings}, "an archive has none")
     check_selection(settings, topics=topics, pattern=pattern)

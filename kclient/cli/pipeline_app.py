@@ -51,6 +51,21 @@ def pipeline_archive(
         int | None,
         typer.Option("--min-partitions", metavar="N", min=1, help="Read with so many tasks at least."),
     ] = None,
+    compression: Annotated[
+        str | None,
+        typer.Option("--compression", metavar="CODEC", help="zstd, snappy, gzip, brotli, lz4 or none."),
+    ] = None,
+    compression_level: Annotated[
+        int | None, typer.Option("--compression-level", metavar="N", help="Such as 1 to 22 of zstd.")
+    ] = None,
+    file_size: Annotated[
+        int | None,
+        typer.Option("--file-size", metavar="BYTES", help="A file that has about so many is followed by another."),
+    ] = None,
+    row_group_size: Annotated[
+        int | None,
+        typer.Option("--row-group-size", metavar="BYTES", help="Of row groups, in memory; 67108864 if unsaid."),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be archived.")] = False,
     as_json: _Json = False,
     config: Config = None,
@@ -58,7 +73,10 @@ def pipeline_archive(
     """Archive topics as Parquet, by topic and UTC date; what earlier runs have archived is left out."""
     from kclient.cli.pipeline import ArchiveWanted, archive
 
-    wanted = ArchiveWanted(topics or [], pattern, allow_data_loss, restart_recreated, max_offsets, min_partitions)
+    wanted = ArchiveWanted(
+        topics or [], pattern, allow_data_loss, restart_recreated, max_offsets, min_partitions, compression,
+        compression_level, file_size, row_group_size,
+    )  # fmt: skip
     return archive(
         destination, bootstrap, config, wanted, dry_run=dry_run, as_json=as_json, master=master,
         spark_settings=parse_config(spark, "--spark"),

@@ -12,6 +12,7 @@ import pyarrow as pa
 from kclient.spark.pipelines.columns import packed, stored_schema, stretches
 from kclient.spark.pipelines.folder import ArchiveFolder
 from kclient.spark.pipelines.manifest import ArchivedFile, ArchivedRange, Manifest
+from kclient.spark.pipelines.parquet_choices import ParquetChoices
 from kclient.spark.pipelines.parquet_files import ParquetFiles
 
 
@@ -35,6 +36,7 @@ def make_archive(
     ends: Mapping[int, int] | None = None,
     begins: Mapping[int, int] | None = None,
     files: int = 1,
+    choices: ParquetChoices = ParquetChoices("none"),
 ) -> None:
     """One committed run that archives these records.
 
@@ -46,6 +48,7 @@ def make_archive(
         ends: Where each partition goes on; by default behind the last record.
         begins: Where archiving begins in a partition; by default at 0.
         files: How many tasks write: each has every so-many-eth record.
+        choices: How they write.
     """
     place = ArchiveFolder(folder)
     with place.lock():
@@ -54,7 +57,7 @@ def make_archive(
         receipts = []
         with place.run(number) as staged:
             for task in range(files):
-                with ParquetFiles(staged, f"{task:05d}-{task}", {topic: topic_id}, "none") as writer:
+                with ParquetFiles(staged, f"{task:05d}-{task}", {topic: topic_id}, choices) as writer:
                     for name, day, part in stretches(_batch(topic, rows[task::files])):
                         writer.append(name, day, part)
                 receipts += writer.receipts

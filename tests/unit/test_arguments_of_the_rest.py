@@ -152,6 +152,12 @@ TRIED: dict[str, tuple[Any, Callable[[Any, Path], Any]]] = {
     "archive(restart_recreated)": (archive, lambda value, tmp: archived(tmp, restart_recreated=value)),
     "archive(max_offsets)": (archive, lambda value, tmp: archived(tmp, max_offsets=value)),
     "archive(min_partitions)": (archive, lambda value, tmp: archived(tmp, min_partitions=value)),
+    "archive(compression)": (archive, lambda value, tmp: archived(tmp, compression=value)),
+    "archive(compression_level)": (
+        archive, lambda value, tmp: archived(tmp, compression="zstd", compression_level=value)
+    ),
+    "archive(file_size)": (archive, lambda value, tmp: archived(tmp, compression="zstd", file_size=value)),
+    "archive(row_group_size)": (archive, lambda value, tmp: archived(tmp, compression="zstd", row_group_size=value)),
     "archive(dry_run)": (archive, lambda value, tmp: archived(tmp, dry_run=value, settings={})),
     "archive(progress)": (archive, lambda value, tmp: archived(tmp, progress=value)),
     "SchemaRegistry": (SchemaRegistry, lambda value, _: SchemaRegistry(value)),

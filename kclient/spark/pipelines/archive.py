@@ -24,7 +24,8 @@ from kclient.spark.pipelines.columns import RECEIPTS, SCHEMA
 from kclient.spark.pipelines.folder import ArchiveFolder, StagedRun, explained, sync
 from kclient.spark.pipelines.job import cause_of, run_job
 from kclient.spark.pipelines.manifest import ArchivedFile, ArchivedRange, Manifest
-from kclient.spark.pipelines.parquet_files import codec_of, write_empty
+from kclient.spark.pipelines.parquet_choices import ParquetChoices, parquet_choices, session_for
+from kclient.spark.pipelines.parquet_files import write_empty
 from kclient.spark.pipelines.places import local_folder
 from kclient.spark.pipelines.planning import ArchivePlan, archivable_topics, plan
 from kclient.spark.pipelines.receipts import ReadReceipt, Receipt, from_text, verified_files
@@ -102,6 +103,10 @@ def archive(
     restart_recreated: bool = False,
     max_offsets: int | None = None,
     min_partitions: int | None = None,
+    compression: str | None = None,
+    compression_level: int | None = None,
+    file_size: int | None = None,
+    row_group_size: int | None = None,
     dry_run: bool = False,
     progress: _OnProgress | None = None,
 ) -> ArchiveSummary:
@@ -122,13 +127,22 @@ def archive(
             at least; later runs go on. All if None.
         min_partitions: how many tasks read at least, as Spark's `minPartitions`: large ranges are split. One for each
             partition of the topics if None.
+        compression: `zstd`, `snappy`, `gzip`, `brotli`, `lz4` or `none`; if None, that of the session
+            (`spark.sql.parquet.compression.codec`).
+        compression_level: the compression's level, such as 1 to 22 of zstd; its default if None.
+        file_size: in bytes: a file that has about so many is followed by another, and tasks get as much as that. If
+            None, what Spark gives a task (`spark.sql.adaptive.advisoryPartitionSizeInBytes`) of a topic and date is one
+            file.
+        row_group_size: in bytes of records in memory, before they are compressed: 67,108,864 (64 MiB) if None. A task
+            has about one row group in memory, and so does who reads it.
         dry_run: only look, and say what would be done.
         progress: called with the step's name (`plan`, `read`, `write`, `publish`), what is done and what there is, as
             the run goes on: topics' offsets that were read, records that were written, files that were moved.
 
     Raises:
-        ConfigError: a setting is wrong, or the destination is none that archives can be written to.
-        TypeError, ValueError: `max_offsets` or `min_partitions` is no number from 1 on.
+        ConfigError: a setting is wrong, the destination is none that archives can be written to, or there is no such
+            compression, level or size.
+        TypeError, ValueError: `max_offsets` or `min_partitions` is no number from 1 on; a level or a size is none.
         UnknownTopicOrPartitionError: a topic does not exist.
         ArchiveError: another run is at work in the folder, it cannot be written or is not shared with the workers, a
             newer release wrote it, a topic was created again, or the brokers give no topic ids (Kafka before 2.8).
@@ -140,6 +154,7 @@ def archive(
     run = ArchiveRun(
         spark, local_folder(destination), settings, topics, pattern, fail_on_data_loss, restart_recreated, progress,
         max_offsets=max_offsets, min_partitions=min_partitions,
+        choices=parquet_choices(spark, compression, compression_level, file_size, row_group_size),
     )  # fmt: skip
     return run.look() if dry_run else run.run()
 
@@ -193,6 +208,7 @@ class ArchiveRun:
         *,
         max_offsets: int | None = None,
         min_partitions: int | None = None,
+        choices: ParquetChoices | None = None,
     ) -> None:
         check_callback(progress, "progress")
         self._spark = spark
@@ -202,7 +218,7 @@ class ArchiveRun:
         self._max_offsets = as_count(max_offsets, "max_offsets")
         self._min_partitions = as_count(min_partitions, "min_partitions")
         self._report = progress or (lambda step, done, total: None)
-        self._compression = None if spark is None else codec_of(spark)
+        self._choices = choices or parquet_choices(spark, None, None, None, None)
 
     def look(self) -> ArchiveSummary:
         """What a run would do; nothing is written, and another run may be at work."""
@@ -244,9 +260,8 @@ class ArchiveRun:
         """Tasks read just these ranges and write them as Parquet below the staging folder; returns what they say."""
         if not ranges:
             return []
-        spark, compression = self._spark, self._compression
-        assert spark is not None, "a dry run writes nothing"
-        assert compression is not None
+        assert self._spark is not None, "a dry run writes nothing"
+        spark = session_for(self._spark, self._choices)
         (staged.folder / PROGRESS).mkdir()
         whole = [OffsetRange(r.topic, r.partition, r.start, r.end, r.topic_id) for r in ranges]
         pieces = split_ranges(whole, self._min_partitions, None)
@@ -256,7 +271,7 @@ class ArchiveRun:
         # brings a date's records together, and splits what would be too large for one task.
         gathered = records.hint("rebalance", "topic", "day").sortWithinPartitions("topic", "day", "partition", "offset")
         ids = {each.topic: each.topic_id for each in ranges}
-        written = gathered.mapInArrow(Writing(staged, ids, compression).run, RECEIPTS)
+        written = gathered.mapInArrow(Writing(staged, ids, self._choices).run, RECEIPTS)
         total = sum(map(len, pieces))
 
         def look() -> None:

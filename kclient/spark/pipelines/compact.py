@@ -33,7 +33,7 @@ from kclient.spark.pipelines.compact_tasks import (
 )
 from kclient.spark.pipelines.failures import CompactError
 from kclient.spark.pipelines.job import collected
-from kclient.spark.pipelines.parquet_files import codec_of
+from kclient.spark.pipelines.parquet_choices import codec_of
 from kclient.spark.pipelines.places import local_folder
 from kclient.spark.ranges import DataLossError
 

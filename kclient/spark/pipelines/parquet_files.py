@@ -1,11 +1,11 @@
-"""The Parquet files that a task writes, one after the other: a new one for each topic and day."""
+"""The Parquet files that a task writes, one after the other: a new one for each topic and day, or where one is full."""
 
 from __future__ import annotations
 
 import io
 import os
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import date, timedelta
 from pathlib import Path
@@ -14,39 +14,20 @@ from typing import TYPE_CHECKING, Any, Self
 
 import crc32c
 
-from kclient.errors import ConfigError
 from kclient.spark.pipelines.columns import stored_schema, tallies_of, unpacked
 from kclient.spark.pipelines.folder import StagedRun
+from kclient.spark.pipelines.parquet_choices import ParquetChoices
 from kclient.spark.pipelines.receipts import FileReceipt, Tally
 
 if TYPE_CHECKING:
     import pyarrow
-    from pyspark.sql import SparkSession
 
-_ROW_GROUP_BYTES = 64 << 20
 _ROW_GROUP_ROWS = 1 << 20
-"""A row group is written when it has so many bytes in memory, or so many rows."""
-
-CODECS = {
-    "none": "none", "uncompressed": "none", "snappy": "snappy", "gzip": "gzip", "brotli": "brotli", "zstd": "zstd",
-    "lz4": "lz4", "lz4_raw": "lz4",
-}  # fmt: skip
-"""Spark's names of the compressions that there are, and pyarrow's."""
-
-
-def codec_of(spark: SparkSession) -> str:
-    """The session's compression of Parquet, as pyarrow calls it.
-
-    Raises:
-        ConfigError: it is one that pipelines do not know.
-    """
-    name = spark.conf.get("spark.sql.parquet.compression.codec", "snappy")
-    found = CODECS.get(str(name).lower())
-    if found is None:
-        raise ConfigError(
-            f"spark.sql.parquet.compression.codec is {name!r}, and pipelines know {', '.join(sorted(CODECS))}"
-        )
-    return found
+"""A row group has so many rows at most."""
+_FULL = 0.9
+"""A file of this part of its size is full: another row group would be a small one."""
+_LEAST_GROUP = 64 << 10
+"""A row group has so many bytes in memory, if records are there, however well they are compressed."""
 
 
 class ParquetFiles:
@@ -56,16 +37,18 @@ class ParquetFiles:
         staged: Where to.
         name: What the task is called in the files' names; no other attempt has it.
         topic_ids: The topics' ids, which are written into the files.
-        compression: As pyarrow calls it.
+        choices: How they are written.
     """
 
-    def __init__(self, staged: StagedRun, name: str, topic_ids: Mapping[str, str], compression: str) -> None:
+    def __init__(self, staged: StagedRun, name: str, topic_ids: Mapping[str, str], choices: ParquetChoices) -> None:
         self.receipts: list[FileReceipt] = []
         """What was written and forced to disk."""
         self._staged = staged
         self._name = name
         self._topic_ids = topic_ids
-        self._compression = compression
+        self._choices = choices
+        self._ratio = 1.0
+        """What became of a byte in memory in the last file."""
         self._file: _File | None = None
 
     def __enter__(self) -> Self:
@@ -82,10 +65,11 @@ class ParquetFiles:
 
     def append(self, topic: str, day: int, records: pyarrow.RecordBatch) -> None:
         """Records of one topic and day."""
-        if self._file is None or (self._file.topic, self._file.day) != (topic, day):
-            self._finish()
-            self._file = self._open(topic, day)
-        self._file.append(records)
+        for piece in _pieces(records, self._choices.piece_size):
+            if self._file is None or (self._file.topic, self._file.day) != (topic, day) or self._file.is_full:
+                self._finish()
+                self._file = self._open(topic, day)
+            self._file.append(piece)
 
     def _open(self, topic: str, day: int) -> _File:
         self._staged.check()  # a run that was given up has no folder any more, and gets none again
@@ -94,11 +78,13 @@ class ParquetFiles:
         about = {
             "kclient.topic": topic, "kclient.topic_id": self._topic_ids.get(topic, ""), "kclient.run": self._staged.run
         }  # fmt: skip
-        return _File(self._staged.folder, f"topic={topic}/date={text}/{name}", topic, day, about, self._compression)
+        path = f"topic={topic}/date={text}/{name}"
+        return _File(self._staged.folder, path, topic, day, about, self._choices, self._ratio)
 
     def _finish(self) -> None:
         if self._file is not None:
             self.receipts.append(self._file.finish())
+            self._ratio = self._file.ratio
             self._file = None
 
 
@@ -106,7 +92,14 @@ class _File:
     """One file; records are gathered until they are worth a row group."""
 
     def __init__(
-        self, folder: Path, path: str, topic: str, day: int, about: Mapping[str, str], compression: str
+        self,
+        folder: Path,
+        path: str,
+        topic: str,
+        day: int,
+        about: Mapping[str, str],
+        choices: ParquetChoices,
+        ratio: float,
     ) -> None:
         from pyarrow import parquet
 
@@ -118,13 +111,18 @@ class _File:
         self._schema = stored_schema()
         self._sink = _Sink(self._target)
         self._writer = parquet.ParquetWriter(
-            self._sink, self._schema, compression=compression, store_schema=False, write_page_checksum=True
-        )
+            self._sink, self._schema, compression=choices.codec, compression_level=choices.level, store_schema=False,
+            write_page_checksum=True,
+        )  # fmt: skip
         self._writer.add_key_value_metadata(dict(about))
+        self._choices = choices
+        self.ratio = ratio
+        """What becomes of a byte in memory, as far as that is known."""
         self._gathered: list[pyarrow.RecordBatch] = []
         self._gathered_bytes = 0
         self._gathered_rows = 0
         self._rows = 0
+        self._bytes = 0
         self._tallies: dict[int, Tally] = defaultdict(Tally)
 
     def append(self, records: pyarrow.RecordBatch) -> None:
@@ -134,8 +132,20 @@ class _File:
         self._gathered.append(unpacked(records))
         self._gathered_rows += records.num_rows
         self._gathered_bytes += records.nbytes
-        if self._gathered_bytes >= _ROW_GROUP_BYTES or self._gathered_rows >= _ROW_GROUP_ROWS:
+        if self._gathered_bytes >= self._enough() or self._gathered_rows >= _ROW_GROUP_ROWS:
             self._write()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it has the size that was chosen."""
+        return self._choices.file_size is not None and self._sink.size >= _FULL * self._choices.file_size
+
+    def _enough(self) -> float:
+        """How many bytes in memory make the next row group: no more than the file will take."""
+        if self._choices.file_size is None:
+            return self._choices.row_group_size
+        left = (self._choices.file_size - self._sink.size) / self.ratio
+        return min(self._choices.row_group_size, max(left, _LEAST_GROUP))
 
     def finish(self) -> FileReceipt:
         """Complete the file and force it to disk."""
@@ -162,7 +172,19 @@ class _File:
         if self._gathered:
             table = pyarrow.Table.from_batches(self._gathered, self._schema)
             self._writer.write_table(table, row_group_size=self._gathered_rows)
+            self._bytes += self._gathered_bytes
+            self.ratio = max(self._sink.size / self._bytes, 0.001)
         self._gathered, self._gathered_bytes, self._gathered_rows = [], 0, 0
+
+
+def _pieces(records: pyarrow.RecordBatch, size: int) -> Iterator[pyarrow.RecordBatch]:
+    """The records in pieces of about so many bytes at most."""
+    if records.nbytes <= size or records.num_rows < 2:
+        yield records
+        return
+    rows = max(1, records.num_rows * size // records.nbytes)
+    for start in range(0, records.num_rows, rows):
+        yield records.slice(start, rows)
 
 
 class _Sink(io.RawIOBase):

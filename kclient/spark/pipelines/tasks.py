@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from kclient.spark.options import ReadOptions
 from kclient.spark.pipelines.columns import packed, receipt_row, split_receipts, stretches, tally_of
 from kclient.spark.pipelines.folder import StagedRun
+from kclient.spark.pipelines.parquet_choices import ParquetChoices
 from kclient.spark.pipelines.parquet_files import ParquetFiles
 from kclient.spark.pipelines.receipts import ReadReceipt, Tally, to_text
 from kclient.spark.ranges import DataLossError, OffsetRange
@@ -59,10 +60,10 @@ class Reading:
 class Writing:
     """The tasks that write: each gets records in the order of topics and days, and gives receipts."""
 
-    def __init__(self, staged: StagedRun, topic_ids: Mapping[str, str], compression: str) -> None:
+    def __init__(self, staged: StagedRun, topic_ids: Mapping[str, str], choices: ParquetChoices) -> None:
         self._staged = staged
         self._topic_ids = dict(topic_ids)
-        self._compression = compression
+        self._choices = choices
 
     def run(self, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         """The function for `mapInArrow`: from `columns.SCHEMA` to `columns.RECEIPTS`."""
@@ -77,7 +78,7 @@ class Writing:
         texts: list[str] = []
         rows = 0
         name = f"{number:05d}-{context.taskAttemptId()}"
-        with ParquetFiles(self._staged, name, self._topic_ids, self._compression) as files:
+        with ParquetFiles(self._staged, name, self._topic_ids, self._choices) as files:
             for batch in batches:
                 records, receipts = split_receipts(batch)
                 texts += receipts

@@ -355,6 +355,7 @@ def test_errors_are_one_sentence(shell: Shell, arguments: list[str], code: int, 
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
+        (["t", "--to", "x", "--compression", "lzo"], 2, "compression is one of brotli"),
         (["t", "--to", "s3://bucket/x"], 2, "the archive's destination cannot be s3://bucket/x"),
         (["t", "--to", "here/file/x"], 1, "here/file is not a folder"),
         (["t", "--to", "x", "-c", "isolation.lvel=x", "-b", "127.0.0.1:1"], 2, "did you mean isolation.level?"),

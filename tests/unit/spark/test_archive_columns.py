@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
+from kclient.errors import ConfigError
 from kclient.records.arrow import arrow_schema
 from kclient.spark.pipelines.columns import packed, receipt_row, split_receipts, stretches, unpacked
 from kclient.spark.pipelines.folder import ArchiveFolder
+from kclient.spark.pipelines.parquet_choices import ParquetChoices, parquet_choices
 from kclient.spark.pipelines.parquet_files import ParquetFiles
 from kclient.spark.pipelines.receipts import Tally
 
 LEAST, GREATEST = -(2**63), 2**63 - 1
 DAY = 86_400_000_000
+CHOICES = ("compression", "compression_level", "file_size", "row_group_size")
 
 
 def consumed(*rows: dict[str, Any]) -> pyarrow.RecordBatch:
@@ -101,7 +105,7 @@ def test_files_hold_what_was_read_and_the_receipts_say_so(tmp_path: Path) -> Non
     batch = packed(consumed(*rows))
     archive = ArchiveFolder(tmp_path)
     with archive.lock(), archive.run(1) as staged:
-        with ParquetFiles(staged, "00000-0", {"t": "the id"}, "zstd") as files:
+        with ParquetFiles(staged, "00000-0", {"t": "the id"}, ParquetChoices("zstd")) as files:
             for topic, day, part in stretches(batch):
                 files.append(topic, day, part)
         assert [(receipt.path.split("/")[1], receipt.rows) for receipt in files.receipts] == [
@@ -132,7 +136,7 @@ def test_a_task_that_fails_leaves_its_file_to_the_run(tmp_path: Path) -> None:
         pytest.raises(RuntimeError),
         archive.lock(),
         archive.run(1) as staged,
-        ParquetFiles(staged, "00000-0", {}, "snappy") as files,
+        ParquetFiles(staged, "00000-0", {}, ParquetChoices()) as files,
     ):
         files.append("t", 0, batch)
         raise RuntimeError
@@ -145,8 +149,73 @@ def test_times_are_read_as_they_were(tmp_path: Path) -> None:
     year_9000 = datetime(9000, 1, 2, 3, 4, 5, 678_000, UTC)
     microseconds = (year_9000 - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
     with archive.lock(), archive.run(1) as staged:
-        with ParquetFiles(staged, "00000-0", {}, "snappy") as files:
+        with ParquetFiles(staged, "00000-0", {}, ParquetChoices()) as files:
             files.append("t", 0, packed(consumed({"timestamp": microseconds})))
         (receipt,) = files.receipts
         table = parquet.read_table(staged.folder / receipt.path, partitioning=None)
     assert table.column("timestamp").to_pylist() == [year_9000]
+
+
+def written(folder: Path, choices: ParquetChoices, *batches: pyarrow.RecordBatch) -> list[Path]:
+    """The files of one task, in their order."""
+    place = ArchiveFolder(folder)
+    with place.lock(), place.run(1) as staged:
+        with ParquetFiles(staged, "00000-0", {}, choices) as files:
+            for batch in batches:
+                for topic, day, part in stretches(packed(batch)):
+                    files.append(topic, day, part)
+        found = [folder / f"{number}.parquet" for number in range(len(files.receipts))]
+        for receipt, target in zip(files.receipts, found, strict=True):
+            (staged.folder / receipt.path).rename(target)
+            assert (receipt.size, receipt.rows) == (target.stat().st_size, parquet.read_metadata(target).num_rows)
+    return found
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+@pytest.mark.parametrize("size", [100, 30_000, 300_000])
+def test_files_end_at_the_size_that_was_chosen(tmp_path: Path, codec: str, size: int) -> None:
+    """However well they are compressed, and however large a record is."""
+    wanted, count = 256 << 10, 6_000_000 // size
+    values = [random.Random(each).randbytes(size // 4) * 4 for each in range(count)]  # zstd makes a quarter of it
+    rows = [{"offset": offset, "value": value} for offset, value in enumerate(values)]
+    batches = [consumed(*rows[first : first + 100]) for first in range(0, count, 100)]
+    choices = ParquetChoices(codec, file_size=wanted, row_group_size=128 << 10)
+    files = written(tmp_path, choices, *batches)
+    sizes = [path.stat().st_size for path in files]
+    assert all(0.85 * wanted < each < 1.3 * wanted + size for each in sizes[:-1]), sizes
+    assert len(files) > 2
+    tables = [parquet.read_table(path) for path in files]
+    assert [offset for table in tables for offset in table.column("offset").to_pylist()] == list(range(count))
+    for path in files:
+        about = parquet.read_metadata(path)
+        groups = [about.row_group(number) for number in range(about.num_row_groups)]
+        assert all(group.total_byte_size < (128 << 10) * 1.3 + size for group in groups)
+        assert groups[0].column(1).compression == {"none": "UNCOMPRESSED", "zstd": "ZSTD"}[codec]
+
+
+def test_the_level_is_the_compressions(tmp_path: Path) -> None:
+    texts = [b" ".join(b"%d" % (number * number % 977) for number in range(first, first + 50)) for first in range(2000)]
+    sizes = []
+    for level in (1, 19):
+        (tmp_path / str(level)).mkdir()
+        choices = ParquetChoices("zstd", level)
+        (file,) = written(tmp_path / str(level), choices, consumed(*({"value": text} for text in texts)))
+        sizes.append(file.stat().st_size)
+    assert sizes[1] < 0.9 * sizes[0]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"compression": "lzo"}, "compression is one of brotli, .* zstd, not 'lzo'"),
+        ({"compression_level": 3}, "compression_level is one of a compression: name that, too"),
+        ({"compression": "snappy", "compression_level": 3}, "snappy has no levels"),
+        ({"compression": "none", "compression_level": 3}, "without compression there is no level"),
+        ({"compression": "gzip", "compression_level": 10}, "compression_level of gzip is from 1 to 9, not 10"),
+        ({"file_size": 10}, "file_size is in bytes, 65536 at least, not 10"),
+        ({"row_group_size": -1}, "row_group_size is in bytes, 65536 at least"),
+    ],
+)
+def test_choices_that_are_none(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parquet_choices(None, **{name: given.get(name) for name in CHOICES})
