@@ -30,6 +30,7 @@ class ArchiveWanted:
     compression_level: int | None
     file_size: int | None
     row_group_size: int | None
+    partition_by: str | None
 
     def arguments(self) -> dict[str, Any]:
         """Those of the pipeline."""
@@ -40,6 +41,7 @@ class ArchiveWanted:
             "restart_recreated": self.restart_recreated,
             "max_offsets": self.max_offsets,
             "min_partitions": self.min_partitions,
+            "partition_by": self.partition_by,
             **self.parquet(),
         }
 
@@ -71,11 +73,14 @@ def archive(
     check_spark(spark_settings, "The archive pipeline")
     from kclient.spark.pipelines import archive as run
     from kclient.spark.pipelines.archive import check_folder, check_selection, check_topics
+    from kclient.spark.pipelines.layout import layout_of
     from kclient.spark.pipelines.parquet_choices import parquet_choices
 
     # all that can be wrong is said before a broker is asked, and that before Spark takes its seconds to start
     check_folder(destination)
     parquet_choices(None, **wanted.parquet())
+    if wanted.partition_by is not None:
+        layout_of(wanted.partition_by)
     settings = client_settings(bootstrap, config, refused=("key.deserializer", "value.deserializer"))
     refuse_group_settings({name.replace("_", ".") for name in settings}, "an archive has none")
     check_selection(settings, topics=topics, pattern=pattern)

@@ -66,16 +66,20 @@ def pipeline_archive(
         int | None,
         typer.Option("--row-group-size", metavar="BYTES", help="Of row groups, in memory; 67108864 if unsaid."),
     ] = None,
+    partition_by: Annotated[
+        str | None,
+        typer.Option("--partition-by", metavar="NAMES", help="The folders: topic,date if unsaid; or topic,date,hour."),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be archived.")] = False,
     as_json: _Json = False,
     config: Config = None,
 ) -> int:
-    """Archive topics as Parquet, by topic and UTC date; what earlier runs have archived is left out."""
+    """Archive topics as Parquet, by topic and UTC time; what earlier runs have archived is left out."""
     from kclient.cli.pipeline import ArchiveWanted, archive
 
     wanted = ArchiveWanted(
         topics or [], pattern, allow_data_loss, restart_recreated, max_offsets, min_partitions, compression,
-        compression_level, file_size, row_group_size,
+        compression_level, file_size, row_group_size, partition_by,
     )  # fmt: skip
     return archive(
         destination, bootstrap, config, wanted, dry_run=dry_run, as_json=as_json, master=master,

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from kclient.spark.pipelines.columns import packed, stored_schema, stretches
 from kclient.spark.pipelines.folder import ArchiveFolder
+from kclient.spark.pipelines.layout import BY_DATE, Layout
 from kclient.spark.pipelines.manifest import ArchivedFile, ArchivedRange, Manifest
 from kclient.spark.pipelines.parquet_choices import ParquetChoices
 from kclient.spark.pipelines.parquet_files import ParquetFiles
@@ -37,6 +38,7 @@ def make_archive(
     begins: Mapping[int, int] | None = None,
     files: int = 1,
     choices: ParquetChoices = ParquetChoices("none"),
+    layout: Layout = BY_DATE,
 ) -> None:
     """One committed run that archives these records.
 
@@ -49,6 +51,7 @@ def make_archive(
         begins: Where archiving begins in a partition; by default at 0.
         files: How many tasks write: each has every so-many-eth record.
         choices: How they write.
+        layout: Into which folders.
     """
     place = ArchiveFolder(folder)
     with place.lock():
@@ -57,8 +60,8 @@ def make_archive(
         receipts = []
         with place.run(number) as staged:
             for task in range(files):
-                with ParquetFiles(staged, f"{task:05d}-{task}", {topic: topic_id}, choices) as writer:
-                    for name, day, part in stretches(_batch(topic, rows[task::files])):
+                with ParquetFiles(staged, f"{task:05d}-{task}", {topic: topic_id}, choices, layout) as writer:
+                    for name, day, part in stretches(_batch(topic, rows[task::files], layout)):
                         writer.append(name, day, part)
                 receipts += writer.receipts
             found = tuple(ArchivedFile(each.path, each.rows, each.size, topic_id) for each in receipts)
@@ -71,23 +74,23 @@ def make_archive(
             ]
             former = last.positions if last else ()
             positions = {each.key: each for each in (*former, *ranges)}
-            manifest = Manifest(number, staged.run, tuple(ranges), found, tuple(positions.values()))
+            manifest = Manifest(number, staged.run, tuple(ranges), found, tuple(positions.values()), layout=layout.names)
             place.commit(manifest)
         place.publish(manifest)
 
 
-def _batch(topic: str, rows: Sequence[Row]) -> pa.RecordBatch:
-    ordered = sorted(rows, key=lambda row: (row.timestamp // 86_400_000, row.partition, row.offset))
+def _batch(topic: str, rows: Sequence[Row], layout: Layout) -> pa.RecordBatch:
     header = stored_schema().field("headers").type
-    pairs = [None if row.headers is None else [{"key": k, "value": v} for k, v in row.headers] for row in ordered]
+    pairs = [None if row.headers is None else [{"key": k, "value": v} for k, v in row.headers] for row in rows]
     columns = {
-        "key": pa.array([row.key for row in ordered], pa.binary()),
-        "value": pa.array([row.value for row in ordered], pa.binary()),
-        "topic": pa.array([topic] * len(ordered), pa.string()),
-        "partition": pa.array([row.partition for row in ordered], pa.int32()),
-        "offset": pa.array([row.offset for row in ordered], pa.int64()),
-        "timestamp": pa.array([row.timestamp * 1000 for row in ordered], pa.timestamp("us", "UTC")),
-        "timestampType": pa.array([0] * len(ordered), pa.int32()),
+        "key": pa.array([row.key for row in rows], pa.binary()),
+        "value": pa.array([row.value for row in rows], pa.binary()),
+        "topic": pa.array([topic] * len(rows), pa.string()),
+        "partition": pa.array([row.partition for row in rows], pa.int32()),
+        "offset": pa.array([row.offset for row in rows], pa.int64()),
+        "timestamp": pa.array([row.timestamp * 1000 for row in rows], pa.timestamp("us", "UTC")),
+        "timestampType": pa.array([0] * len(rows), pa.int32()),
         "headers": pa.array(pairs, header),
     }
-    return packed(pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns)))
+    batch = packed(pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns)), layout)
+    return batch.sort_by([("period", "ascending"), ("partition", "ascending"), ("offset", "ascending")])

@@ -7,13 +7,15 @@ import random
 import subprocess
 import sys
 from collections import Counter
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from kclient.spark import ArchivedTopic, TopicAt, archive, audit
+from kclient.spark import ArchivedTopic, ArchiveError, TopicAt, archive, audit
 from kclient.sync import Admin, Producer
+from tests.spark.archives import START, create, fill
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -76,3 +78,39 @@ def test_the_command_takes_choices(gateway: str, topic: str, tmp_path: Path) -> 
     assert len(files(tmp_path)) >= 5
     assert parquet.read_metadata(files(tmp_path)[0]).row_group(0).column(1).compression == "ZSTD"
     assert max(path.stat().st_size for path in files(tmp_path)) < 300_000
+
+
+def test_folders_by_hour(spark: SparkSession, gateway: str, topic: str, tmp_path: Path) -> None:
+    """Spark, pyarrow and polars make the same columns of them; a later run keeps the layout, and refuses another."""
+    import polars
+    from pyarrow import dataset
+
+    create(gateway, topic)
+    settings = {"bootstrap.servers": gateway}
+    fill(gateway, topic, range(40))
+    archive(spark, tmp_path, settings, topics=[topic], partition_by="topic,date,hour")
+    fill(gateway, topic, range(40, 50))
+    assert archive(spark, tmp_path, settings, topics=[topic]).records == 10
+    for again in (None, spark):
+        with pytest.raises(ArchiveError, match=r"is laid out by topic,date,hour, and was to go on by topic,year"):
+            archive(again, tmp_path, settings, topics=[topic], partition_by=["topic", "year"], dry_run=again is None)
+    moments = [datetime.fromtimestamp(START / 1000, UTC) + timedelta(hours=number) for number in range(50)]
+    wanted = sorted((b"%d" % number, topic, at.date(), at.hour) for number, at in enumerate(moments))
+    names = ["value", "topic", "date", "hour"]
+    rows = spark.read.parquet(str(tmp_path)).select(names).collect()
+    assert sorted((bytes(row.value), row.topic, row.date, row.hour) for row in rows) == wanted
+    table = dataset.dataset(tmp_path, partitioning="hive").to_table(columns=names).to_pylist()
+    found = sorted((row["value"], row["topic"], date.fromisoformat(row["date"]), row["hour"]) for row in table)
+    assert found == wanted
+    frame = polars.read_parquet(f"{tmp_path}/topic=*/**/*.parquet", hive_partitioning=True).select(names)
+    assert sorted(frame.rows()) == wanted
+    assert audit(spark, TopicAt(topic, settings), ArchivedTopic(tmp_path, topic)).same
+
+
+@pytest.mark.parametrize("names", ["topic", "topic,year,month"])
+def test_names_of_topics_stay_texts_in_any_layout(spark: SparkSession, gateway: str, tmp_path: Path, names: str) -> None:
+    topic = str(random.Random().randrange(10**9, 10**10))
+    create(gateway, topic)
+    fill(gateway, topic, range(3))
+    archive(spark, tmp_path, {"bootstrap.servers": gateway}, topics=[topic], partition_by=names)
+    assert {row.topic for row in spark.read.parquet(str(tmp_path)).collect()} == {topic}

@@ -158,6 +158,7 @@ TRIED: dict[str, tuple[Any, Callable[[Any, Path], Any]]] = {
     ),
     "archive(file_size)": (archive, lambda value, tmp: archived(tmp, compression="zstd", file_size=value)),
     "archive(row_group_size)": (archive, lambda value, tmp: archived(tmp, compression="zstd", row_group_size=value)),
+    "archive(partition_by)": (archive, lambda value, tmp: archived(tmp, partition_by=value)),
     "archive(dry_run)": (archive, lambda value, tmp: archived(tmp, dry_run=value, settings={})),
     "archive(progress)": (archive, lambda value, tmp: archived(tmp, progress=value)),
     "SchemaRegistry": (SchemaRegistry, lambda value, _: SchemaRegistry(value)),

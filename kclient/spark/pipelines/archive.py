@@ -1,4 +1,4 @@
-"""Topics to Parquet, partitioned by topic and by the UTC date of the record; a re-run continues where it ended.
+"""Topics to Parquet, in folders by topic and by the UTC time of the record; a re-run continues where it ended.
 
 The order of steps is what makes it exact (see `folder`): replay what the last run left, fix ranges and topic ids,
 stage, verify, commit, move. Killed anywhere, the next run leaves no record out and writes none twice.
@@ -23,7 +23,8 @@ from kclient.spark.options import ReadOptions, parse_read_options
 from kclient.spark.pipelines.columns import RECEIPTS, SCHEMA
 from kclient.spark.pipelines.folder import ArchiveFolder, StagedRun, explained, sync
 from kclient.spark.pipelines.job import cause_of, run_job
-from kclient.spark.pipelines.manifest import ArchivedFile, ArchivedRange, Manifest
+from kclient.spark.pipelines.layout import BY_DATE, Layout, layout_of
+from kclient.spark.pipelines.manifest import ArchivedFile, ArchivedRange, ArchiveError, Manifest
 from kclient.spark.pipelines.parquet_choices import ParquetChoices, parquet_choices, session_for
 from kclient.spark.pipelines.parquet_files import write_empty
 from kclient.spark.pipelines.places import local_folder
@@ -107,6 +108,7 @@ def archive(
     compression_level: int | None = None,
     file_size: int | None = None,
     row_group_size: int | None = None,
+    partition_by: str | Sequence[str] | None = None,
     dry_run: bool = False,
     progress: _OnProgress | None = None,
 ) -> ArchiveSummary:
@@ -115,7 +117,7 @@ def archive(
     Args:
         spark: the session that does the work; its settings are left as they are. A dry run needs none.
         destination: a folder on a file system that driver and workers share, as a path or a `file:` URL. Parquet files
-            come to lie in `topic=NAME/date=YYYY-MM-DD/`; `_kclient/` holds the manifests.
+            come to lie in `topic=NAME/date=YYYY-MM-DD/`, or as `partition_by` says; `_kclient/` holds the manifests.
         settings: the consumer's settings by their Java names; `bootstrap.servers` is required. `isolation.level` is
             `read_committed` unless given: what was aborted is not archived, and what is still open comes later.
         topics: the topics' names; or
@@ -135,17 +137,21 @@ def archive(
             file.
         row_group_size: in bytes of records in memory, before they are compressed: 67,108,864 (64 MiB) if None. A task
             has about one row group in memory, and so does who reads it.
+        partition_by: what the folders are made of, as names or as a text with commas between them: `topic`; `topic,date`;
+            `topic,date,hour`; or `topic` and `year`, `month`, `day`, `hour` up to one of them. Times are the records',
+            in UTC. An archive keeps the layout of its first run; if None, it is that, or `topic,date`.
         dry_run: only look, and say what would be done.
         progress: called with the step's name (`plan`, `read`, `write`, `publish`), what is done and what there is, as
             the run goes on: topics' offsets that were read, records that were written, files that were moved.
 
     Raises:
         ConfigError: a setting is wrong, the destination is none that archives can be written to, or there is no such
-            compression, level or size.
+            compression, level, size or layout.
         TypeError, ValueError: `max_offsets` or `min_partitions` is no number from 1 on; a level or a size is none.
         UnknownTopicOrPartitionError: a topic does not exist.
         ArchiveError: another run is at work in the folder, it cannot be written or is not shared with the workers, a
-            newer release wrote it, a topic was created again, or the brokers give no topic ids (Kafka before 2.8).
+            newer release wrote it, it has another layout, a topic was created again, or the brokers give no topic ids
+            (Kafka before 2.8).
             Nothing was archived, or the next run goes on.
         DataLossError: records are gone that no run archived, and `fail_on_data_loss` is true.
     """
@@ -155,6 +161,7 @@ def archive(
         spark, local_folder(destination), settings, topics, pattern, fail_on_data_loss, restart_recreated, progress,
         max_offsets=max_offsets, min_partitions=min_partitions,
         choices=parquet_choices(spark, compression, compression_level, file_size, row_group_size),
+        layout=None if partition_by is None else layout_of(partition_by),
     )  # fmt: skip
     return run.look() if dry_run else run.run()
 
@@ -209,6 +216,7 @@ class ArchiveRun:
         max_offsets: int | None = None,
         min_partitions: int | None = None,
         choices: ParquetChoices | None = None,
+        layout: Layout | None = None,
     ) -> None:
         check_callback(progress, "progress")
         self._spark = spark
@@ -218,6 +226,7 @@ class ArchiveRun:
         self._max_offsets = as_count(max_offsets, "max_offsets")
         self._min_partitions = as_count(min_partitions, "min_partitions")
         self._report = progress or (lambda step, done, total: None)
+        self._layout = layout
         self._choices = choices or parquet_choices(spark, None, None, None, None)
 
     def look(self) -> ArchiveSummary:
@@ -235,7 +244,7 @@ class ArchiveRun:
                 return self._summary(None, todo, (), (), started)
             number = last.number + 1 if last else 1
             with self._folder.run(number) as staged:
-                receipts = self.stage(staged, todo.ranges)
+                receipts = self.stage(staged, todo.ranges, _layout_of(last, self._layout))
                 manifest = self.commit(number, staged, todo, receipts, last)
             self.publish(manifest)
         return self._summary(manifest.number, todo, manifest.files, manifest.lost, started)
@@ -251,12 +260,22 @@ class ArchiveRun:
     def plan(self, last: Manifest | None) -> ArchivePlan:
         """Fixes topic ids and offsets: from where the last run ended to where each partition ends now."""
         self._report("plan", 0, 1)
+        self._check_layout(last)
         with LiveCluster(self._options.settings) as cluster:
             todo = plan(cluster, self._options, last, restart_recreated=self._restart_recreated, most=self._max_offsets)
         self._report("plan", 1, 1)
         return todo
 
-    def stage(self, staged: StagedRun, ranges: Sequence[ArchivedRange]) -> list[Receipt]:
+    def _check_layout(self, last: Manifest | None) -> None:
+        if last is not None and self._layout is not None and self._layout.names != last.layout:
+            kept = Layout(last.layout)
+            raise ArchiveError(
+                f"the archive {self._folder.destination} is laid out by {kept}, and was to go on by {self._layout}:"
+                f" readers of Parquet take one layout; go on with --partition-by {kept} (partition_by={str(kept)!r}, or"
+                " none), or archive into another folder"
+            )
+
+    def stage(self, staged: StagedRun, ranges: Sequence[ArchivedRange], layout: Layout = BY_DATE) -> list[Receipt]:
         """Tasks read just these ranges and write them as Parquet below the staging folder; returns what they say."""
         if not ranges:
             return []
@@ -266,12 +285,13 @@ class ArchiveRun:
         whole = [OffsetRange(r.topic, r.partition, r.start, r.end, r.topic_id) for r in ranges]
         pieces = split_ranges(whole, self._min_partitions, None)
         numbers = spark.range(0, len(pieces), 1, len(pieces))
-        records = numbers.mapInArrow(Reading(self._options, pieces, staged).run, SCHEMA)
-        # Without it every task would write a file for each date it meets: small files by the thousand. The hint
-        # brings a date's records together, and splits what would be too large for one task.
-        gathered = records.hint("rebalance", "topic", "day").sortWithinPartitions("topic", "day", "partition", "offset")
+        records = numbers.mapInArrow(Reading(self._options, pieces, staged, layout).run, SCHEMA)
+        # Without it every task would write a file for each period it meets: small files by the thousand. The hint
+        # brings a period's records together, and splits what would be too large for one task.
+        order = ("topic", "period", "partition", "offset")
+        gathered = records.hint("rebalance", "topic", "period").sortWithinPartitions(*order)
         ids = {each.topic: each.topic_id for each in ranges}
-        written = gathered.mapInArrow(Writing(staged, ids, self._choices).run, RECEIPTS)
+        written = gathered.mapInArrow(Writing(staged, ids, self._choices, layout).run, RECEIPTS)
         total = sum(map(len, pieces))
 
         def look() -> None:
@@ -302,7 +322,7 @@ class ArchiveRun:
         positions = {each.key: each for each in (*former, *todo.positions)}
         manifest = Manifest(
             number, staged.run, todo.ranges, files, tuple(positions.values()), (*todo.lost, *_lost(receipts)),
-            _still_incomplete(todo, last),
+            _still_incomplete(todo, last), _layout_of(last, self._layout).names,
         )  # fmt: skip
         self._folder.commit(manifest)
         return manifest
@@ -334,13 +354,23 @@ class ArchiveRun:
 
 _NUMBER = re.compile(r"[\d.-]|(nan|inf|infinity|true|false|null)$", re.IGNORECASE)
 """What readers may take for something else than text, as the value of a folder's name."""
-_TEXT_MARKER = Path("topic=~/date=1970-01-01/no-records.parquet")
+_NO_TOPIC = "~"
+_TEXT_MARKER = "no-records.parquet"
 """A file without records of a topic that no cluster can have. One name that is not a number makes readers take all
 names as text: `007` alone would be 7."""
 
 
+def _layout_of(last: Manifest | None, wanted: Layout | None) -> Layout:
+    """That of the archive, if there is one."""
+    return Layout(last.layout) if last is not None else wanted or BY_DATE
+
+
 def _keep_names_text(destination: Path, manifest: Manifest) -> None:
-    target = destination / _TEXT_MARKER
+    import pyarrow
+
+    layout = Layout(manifest.layout)
+    (first,) = layout.periods(pyarrow.array([0], pyarrow.int64())).to_pylist()
+    target = destination / layout.folder(_NO_TOPIC, first) / _TEXT_MARKER
     if not any(_NUMBER.match(_topic_of(file.path)) for file in manifest.files) or target.exists():
         return
     with explained(f"{target} could not be written"):
@@ -349,7 +379,7 @@ def _keep_names_text(destination: Path, manifest: Manifest) -> None:
         write_empty(temporary)
         sync(temporary)
         temporary.rename(target)
-        for folder in (target.parent, target.parent.parent, destination):
+        for folder in target.parents[: len(layout.names) + 1]:
             sync(folder)
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import marshal
 from collections.abc import Iterator
-from datetime import date
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from kclient.spark.pipelines.layout import BY_DATE, Layout
 from kclient.spark.pipelines.receipts import Tally
 
 if TYPE_CHECKING:
@@ -15,43 +15,31 @@ if TYPE_CHECKING:
 
 SCHEMA = (
     "key binary, value binary, topic string, partition int, offset long, timestamp long, timestampType int,"
-    " headers binary, day int, receipt string"
+    " headers binary, period int, receipt string"
 )
-"""What is read and sorted: records, and between them receipts. Times are in microseconds, days count from 1970, and
-headers are packed: as nested columns they cost Spark more than all the others."""
+"""What is read and sorted: records, and between them receipts. Times are in microseconds, a period is what the
+layout makes of them, and headers are packed: as nested columns they cost Spark more than all the others."""
 RECEIPTS = "receipt string"
 """What comes out of writing."""
 
-_FIRST_DAY = (date.min - date(1970, 1, 1)).days
-_LAST_DAY = (date.max - date(1970, 1, 1)).days
-"""The days that have dates of four digits, as readers of Parquet want them; others go to the first or the last."""
-
-_ADDED = ("topic", "day", "receipt")
-"""What is not in the files: topic and date are in the folders' names."""
+_ADDED = ("topic", "period", "receipt")
+"""What is not in the files: topic and time are in the folders' names."""
 
 
-def packed(batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
+def packed(batch: pyarrow.RecordBatch, layout: Layout = BY_DATE) -> pyarrow.RecordBatch:
     """What was consumed, in the columns of `SCHEMA`."""
     import pyarrow
-    from pyarrow import compute
 
-    times = batch.column("timestamp")
-    days = times.cast(pyarrow.timestamp("us")).cast(pyarrow.date32()).view(pyarrow.int32())
+    times = batch.column("timestamp").view(pyarrow.int64())
     columns = {
         **{name: batch.column(name) for name in ("key", "value", "topic", "partition", "offset", "timestampType")},
-        "timestamp": times.view(pyarrow.int64()),
+        "timestamp": times,
         "headers": packed_headers(batch.column("headers")),
-        "day": compute.min_element_wise(compute.max_element_wise(days, _day(_FIRST_DAY)), _day(_LAST_DAY)),
+        "period": layout.periods(times),
         "receipt": pyarrow.nulls(batch.num_rows, pyarrow.string()),
     }
     schema = _schema()
     return pyarrow.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
-
-
-def _day(number: int) -> Any:
-    import pyarrow
-
-    return pyarrow.scalar(number, pyarrow.int32())
 
 
 def unpacked(records: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
@@ -123,12 +111,12 @@ def split_receipts(batch: pyarrow.RecordBatch) -> tuple[pyarrow.RecordBatch, lis
 
 
 def stretches(batch: pyarrow.RecordBatch) -> Iterator[tuple[str, int, pyarrow.RecordBatch]]:
-    """The batch in pieces of one topic and day each; it is sorted by them."""
-    ends = sorted({*_ends(batch.column("topic")), *_ends(batch.column("day"))})
+    """The batch in pieces of one topic and period each; it is sorted by them."""
+    ends = sorted({*_ends(batch.column("topic")), *_ends(batch.column("period"))})
     start = 0
     for end in ends:
         part = batch.slice(start, end - start)
-        yield part.column("topic")[0].as_py(), part.column("day")[0].as_py(), part
+        yield part.column("topic")[0].as_py(), part.column("period")[0].as_py(), part
         start = end
 
 
@@ -183,7 +171,7 @@ def _schema() -> pyarrow.Schema:
             ("timestamp", pyarrow.int64()),
             ("timestampType", pyarrow.int32()),
             ("headers", pyarrow.binary()),
-            ("day", pyarrow.int32()),
+            ("period", pyarrow.int32()),
             ("receipt", pyarrow.string()),
         ]
     )

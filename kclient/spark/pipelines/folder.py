@@ -2,7 +2,7 @@
 
 ```
 DESTINATION/
-  topic=flights/date=2013-01-01/part-….parquet     the data, readable by anything that reads Parquet
+  topic=flights/date=2013-01-01/part-….parquet     the data, readable by anything that reads Parquet (see `layout`)
   _kclient/lock                                    held by the run in progress
   _kclient/manifests/00000001.json                 a run that happened: this file is the commit
   _kclient/published                               the newest run whose files are all where they belong
@@ -281,7 +281,8 @@ class ArchiveFolder:
                         f"{file.path} is neither in {staging} nor in {self.destination}: somebody deleted it;"
                         " restore it or archive into an empty folder"
                     )
-            for folder in folders | {folder.parent for folder in folders} | {self.destination}:
+            above = {each for folder in folders for each in folder.parents if self.destination in each.parents}
+            for folder in folders | above | {self.destination}:
                 sync(folder)
             self._mark_published(staging.name)
             _remove(staging)
@@ -343,13 +344,17 @@ def _runs_of_files(destination: Path) -> set[str]:
 
 
 def _data_files(destination: Path) -> Iterator[tuple[str, str]]:
-    """The paths of files, and whose they are, by one listing of the folders of topics and dates."""
-    for folder in destination.glob("topic=*/date=*/"):
-        below = folder.relative_to(destination).as_posix()
-        with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:  # others may delete what they read
-            for entry in entries:
-                if match := _DATA.fullmatch(entry.name):
-                    yield f"{below}/{entry.name}", match[1]
+    """The paths of files, and whose they are, by one listing of the folders of topics and times."""
+    folders = [path.name for path in destination.glob("topic=*/")]
+    while folders:
+        below = folders.pop()
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # others may delete what they read
+            with os.scandir(destination / below) as entries:
+                for entry in entries:
+                    if match := _DATA.fullmatch(entry.name):
+                        yield f"{below}/{entry.name}", match[1]
+                    elif "=" in entry.name and entry.is_dir():
+                        folders.append(f"{below}/{entry.name}")
 
 
 def _is_of(run: str, last: Manifest) -> bool:

@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kclient.arguments import brief, shown
+from kclient.errors import ConfigError
 from kclient.spark.pipelines.failures import PipelineError
+from kclient.spark.pipelines.layout import BY_DATE, layout_of
 
-FORMAT = 2
-"""2 knows the run's name and the topic ids of files, and holds positions of partitions that were empty. 1 is read."""
+FORMAT = 3
+"""2 knows the run's name and the topic ids of files, and holds positions of partitions that were empty. 3 knows the
+layout. Older ones are read."""
 _OLDEST = 1
 _WITHOUT_EMPTY = 1
 """The newest format that did not remember partitions that were empty."""
@@ -69,6 +72,8 @@ class Manifest:
     incomplete: tuple[str, ...] | None = ()
     """The ids of topics whose partitions are not all in `positions`: only the first format, which left out those that
     were empty, has seen them. None where the file does not tell."""
+    layout: tuple[str, ...] = BY_DATE.names
+    """What the folders are made of, in this run and in all."""
     format: int = FORMAT
 
     def to_json(self) -> str:
@@ -89,7 +94,7 @@ class Manifest:
                 raise ArchiveError(
                     f"{path} has format {data['format']}, and this release knows {FORMAT}; install a newer kclient"
                 )
-            data = {"run": "", "lost": [], "incomplete": None, **data}
+            data = {"run": "", "lost": [], "incomplete": None, "layout": BY_DATE.names, **data}
             _check(data, number="int", run="str")
             positions = _all(ArchivedRange, data["positions"])
             return cls(
@@ -100,9 +105,10 @@ class Manifest:
                 positions=positions,
                 lost=_all(ArchivedRange, data["lost"]),
                 incomplete=_ids_of(positions) if data["format"] <= _WITHOUT_EMPTY else _texts(data["incomplete"]),
+                layout=layout_of(data["layout"]).names,
                 format=data["format"],
             )
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError, ConfigError) as error:
             raise ArchiveError(
                 f"{path} is not a manifest of an archive: {type(error).__name__}: {brief(str(error))}; restore it from "
                 "a backup, or archive into an empty folder"

@@ -1,4 +1,4 @@
-"""The Parquet files that a task writes, one after the other: a new one for each topic and day, or where one is full."""
+"""The Parquet files that a task writes, one after the other: a new one for each folder, or where one is full."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from datetime import date, timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -16,6 +15,7 @@ import crc32c
 
 from kclient.spark.pipelines.columns import stored_schema, tallies_of, unpacked
 from kclient.spark.pipelines.folder import StagedRun
+from kclient.spark.pipelines.layout import BY_DATE, Layout
 from kclient.spark.pipelines.parquet_choices import ParquetChoices
 from kclient.spark.pipelines.receipts import FileReceipt, Tally
 
@@ -31,22 +31,31 @@ _LEAST_GROUP = 64 << 10
 
 
 class ParquetFiles:
-    """Records in the order of topics and days, as files; leave the block to finish the last one.
+    """Records in the order of topics and periods, as files; leave the block to finish the last one.
 
     Args:
         staged: Where to.
         name: What the task is called in the files' names; no other attempt has it.
         topic_ids: The topics' ids, which are written into the files.
         choices: How they are written.
+        layout: Into which folders.
     """
 
-    def __init__(self, staged: StagedRun, name: str, topic_ids: Mapping[str, str], choices: ParquetChoices) -> None:
+    def __init__(
+        self,
+        staged: StagedRun,
+        name: str,
+        topic_ids: Mapping[str, str],
+        choices: ParquetChoices,
+        layout: Layout = BY_DATE,
+    ) -> None:
         self.receipts: list[FileReceipt] = []
         """What was written and forced to disk."""
         self._staged = staged
         self._name = name
         self._topic_ids = topic_ids
         self._choices = choices
+        self._layout = layout
         self._ratio = 1.0
         """What became of a byte in memory in the last file."""
         self._file: _File | None = None
@@ -63,23 +72,22 @@ class ParquetFiles:
             else:
                 self._file.abandon()
 
-    def append(self, topic: str, day: int, records: pyarrow.RecordBatch) -> None:
-        """Records of one topic and day."""
+    def append(self, topic: str, period: int, records: pyarrow.RecordBatch) -> None:
+        """Records of one topic and period."""
         for piece in _pieces(records, self._choices.piece_size):
-            if self._file is None or (self._file.topic, self._file.day) != (topic, day) or self._file.is_full:
+            if self._file is None or (self._file.topic, self._file.period) != (topic, period) or self._file.is_full:
                 self._finish()
-                self._file = self._open(topic, day)
+                self._file = self._open(topic, period)
             self._file.append(piece)
 
-    def _open(self, topic: str, day: int) -> _File:
+    def _open(self, topic: str, period: int) -> _File:
         self._staged.check()  # a run that was given up has no folder any more, and gets none again
-        text = (date(1970, 1, 1) + timedelta(days=day)).isoformat()
         name = f"part-{self._name}-{len(self.receipts)}-{self._staged.name}.parquet"
         about = {
             "kclient.topic": topic, "kclient.topic_id": self._topic_ids.get(topic, ""), "kclient.run": self._staged.run
         }  # fmt: skip
-        path = f"topic={topic}/date={text}/{name}"
-        return _File(self._staged.folder, path, topic, day, about, self._choices, self._ratio)
+        path = f"{self._layout.folder(topic, period)}/{name}"
+        return _File(self._staged.folder, path, topic, period, about, self._choices, self._ratio)
 
     def _finish(self) -> None:
         if self._file is not None:
@@ -96,7 +104,7 @@ class _File:
         folder: Path,
         path: str,
         topic: str,
-        day: int,
+        period: int,
         about: Mapping[str, str],
         choices: ParquetChoices,
         ratio: float,
@@ -104,7 +112,7 @@ class _File:
         from pyarrow import parquet
 
         self.topic = topic
-        self.day = day
+        self.period = period
         self._path = path
         self._target = folder / path
         self._target.parent.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
 """What tasks do for an archive: some read ranges, others write what they read as Parquet into the staging folder.
 
-Between the two Spark brings the records of one topic and day together. Both ends are ours, so that each task can say
+Between the two Spark brings the records of one topic and period together. Both ends are ours, so that each task can say
 what it did (see `receipts`), and so that values go into Parquet as they came: Spark only sorts them.
 """
 
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from kclient.spark.options import ReadOptions
 from kclient.spark.pipelines.columns import packed, receipt_row, split_receipts, stretches, tally_of
 from kclient.spark.pipelines.folder import StagedRun
+from kclient.spark.pipelines.layout import Layout
 from kclient.spark.pipelines.parquet_choices import ParquetChoices
 from kclient.spark.pipelines.parquet_files import ParquetFiles
 from kclient.spark.pipelines.receipts import ReadReceipt, Tally, to_text
@@ -32,10 +33,13 @@ _REPORT_S = 0.5
 class Reading:
     """The tasks that read: each gets the number of its piece and gives records, and in the end a receipt."""
 
-    def __init__(self, options: ReadOptions, pieces: Sequence[OffsetRange], staged: StagedRun) -> None:
+    def __init__(
+        self, options: ReadOptions, pieces: Sequence[OffsetRange], staged: StagedRun, layout: Layout
+    ) -> None:
         self._options = options
         self._pieces = tuple(pieces)
         self._staged = staged
+        self._layout = layout
 
     def run(self, numbers: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         """The function for `mapInArrow`: from `id long` to `columns.SCHEMA`."""
@@ -50,7 +54,7 @@ class Reading:
         tally = Tally()
         for batch in reader.batches():
             tally += tally_of(batch.column("offset"))
-            yield packed(batch)
+            yield packed(batch, self._layout)
         if reader.fate is not Fate.THERE and not reader.lost:
             raise DataLossError(f"{piece.topic_partition}: the topic was {reader.fate.value} while it was archived")
         progress.close()
@@ -58,12 +62,15 @@ class Reading:
 
 
 class Writing:
-    """The tasks that write: each gets records in the order of topics and days, and gives receipts."""
+    """The tasks that write: each gets records in the order of topics and periods, and gives receipts."""
 
-    def __init__(self, staged: StagedRun, topic_ids: Mapping[str, str], choices: ParquetChoices) -> None:
+    def __init__(
+        self, staged: StagedRun, topic_ids: Mapping[str, str], choices: ParquetChoices, layout: Layout
+    ) -> None:
         self._staged = staged
         self._topic_ids = dict(topic_ids)
         self._choices = choices
+        self._layout = layout
 
     def run(self, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         """The function for `mapInArrow`: from `columns.SCHEMA` to `columns.RECEIPTS`."""
@@ -78,12 +85,12 @@ class Writing:
         texts: list[str] = []
         rows = 0
         name = f"{number:05d}-{context.taskAttemptId()}"
-        with ParquetFiles(self._staged, name, self._topic_ids, self._choices) as files:
+        with ParquetFiles(self._staged, name, self._topic_ids, self._choices, self._layout) as files:
             for batch in batches:
                 records, receipts = split_receipts(batch)
                 texts += receipts
-                for topic, day, part in stretches(records):
-                    files.append(topic, day, part)
+                for topic, period, part in stretches(records):
+                    files.append(topic, period, part)
                 rows += records.num_rows
                 progress.reached(rows)
         progress.close()

@@ -355,6 +355,7 @@ def test_errors_are_one_sentence(shell: Shell, arguments: list[str], code: int, 
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
+        (["t", "--to", "x", "--partition-by", "topic,hour"], 2, "partition_by is one of topic; topic,date;"),
         (["t", "--to", "x", "--compression", "lzo"], 2, "compression is one of brotli"),
         (["t", "--to", "s3://bucket/x"], 2, "the archive's destination cannot be s3://bucket/x"),
         (["t", "--to", "here/file/x"], 1, "here/file is not a folder"),

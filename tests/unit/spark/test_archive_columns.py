@@ -73,7 +73,7 @@ def test_headers_travel_unchanged(every: list[list[dict[str, Any]] | None], skip
 )
 def test_every_time_has_a_date_that_readers_know(timestamp: int, expected: date) -> None:
     batch = packed(consumed({"timestamp": timestamp}))
-    assert date(1970, 1, 1) + timedelta(days=batch.column("day")[0].as_py()) == expected
+    assert date(1970, 1, 1) + timedelta(days=batch.column("period")[0].as_py()) == expected
     assert batch.column("timestamp").to_pylist() == [timestamp]
 
 

@@ -487,7 +487,7 @@ def test_a_manifest_that_cannot_be_read_is_named(folder: ArchiveFolder) -> None:
 
 def test_the_manifest_of_a_newer_release_is_refused(folder: ArchiveFolder) -> None:
     made = commit(folder, 1)
-    data = {**json.loads(made.to_json()), "format": 3}
+    data = {**json.loads(made.to_json()), "format": 4}
     (folder.destination / "_kclient/manifests/00000001.json").write_text(json.dumps(data))
     with pytest.raises(ArchiveError, match="install a newer kclient"):
         folder.last()
