@@ -87,6 +87,23 @@ def pipeline_archive(
     )  # fmt: skip
 
 
+@pipeline_app.command("expire", cls=Command)
+def pipeline_expire(
+    source: Annotated[str, typer.Option("--from", metavar="DIR", help="The archive's folder.")],
+    older_than: Annotated[
+        str,
+        typer.Option("--older-than", metavar="AGE|TIME", help="An age (90d, 12h, 30m), ISO 8601, or milliseconds."),
+    ],
+    topics: Annotated[list[str] | None, typer.Argument(metavar="TOPIC", help="Of which; by default of all.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")] = False,
+    as_json: _Json = False,
+) -> int:
+    """Delete an archive's files whose records are all older; it needs no Spark."""
+    from kclient.cli.expire import expire
+
+    return expire(source, topics or [], older_than, dry_run=dry_run, as_json=as_json)
+
+
 @pipeline_app.command("replay", cls=Command)
 def pipeline_replay(
     source: Annotated[str, typer.Option("--from", metavar="DIR", help="The archive, which Spark's workers share.")],

@@ -69,6 +69,8 @@ def replay(
     """Replay what no earlier run has replayed, and print a summary."""
     check_spark(spark_settings, "The replay pipeline")
     from kclient.spark.pipelines import replay as run
+    from kclient.spark.pipelines.archive_view import ArchiveView
+    from kclient.spark.pipelines.places import local_folder
 
     # all that can be wrong is said before Spark takes its seconds to start: by a dry run
     settings = client_settings(bootstrap, config, refused=("key.serializer", "value.serializer"))
@@ -77,6 +79,8 @@ def replay(
     asking, patience = with_patience(settings)
     with told(output.note, going_on=trying_for(patience)), shown("looking at the archive and the target"):
         summary = run(None, source, asking, **arguments, dry_run=True)
+    for note in ArchiveView(local_folder(source)).notes([each.topic for each in summary.topics]):
+        output.note(note)
     for warning in summary.warnings:
         output.warn(warning)
     if not dry_run:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from kclient.spark.pipelines import AuditReport as AuditReport
     from kclient.spark.pipelines import CompactError as CompactError
     from kclient.spark.pipelines import CompactSummary as CompactSummary
+    from kclient.spark.pipelines import ExpirySummary as ExpirySummary
     from kclient.spark.pipelines import GroupsMirrored as GroupsMirrored
     from kclient.spark.pipelines import KeyShare as KeyShare
     from kclient.spark.pipelines import KeyStats as KeyStats
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from kclient.spark.pipelines import StatsError as StatsError
     from kclient.spark.pipelines import StatsReport as StatsReport
     from kclient.spark.pipelines import TopicAt as TopicAt
+    from kclient.spark.pipelines import TopicExpiry as TopicExpiry
     from kclient.spark.pipelines import TopicMirror as TopicMirror
     from kclient.spark.pipelines import TopicReplay as TopicReplay
     from kclient.spark.pipelines import TopicSummary as TopicSummary
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     from kclient.spark.pipelines import audit as audit
     from kclient.spark.pipelines import compact as compact
     from kclient.spark.pipelines import compacted_table as compacted_table
+    from kclient.spark.pipelines import expire_archive as expire_archive
     from kclient.spark.pipelines import mirror as mirror
     from kclient.spark.pipelines import replay as replay
     from kclient.spark.pipelines import stats as stats
@@ -82,6 +85,9 @@ _EXPORTS = {
     "audit": "kclient.spark.pipelines",
     "compact": "kclient.spark.pipelines",
     "compacted_table": "kclient.spark.pipelines",
+    "expire_archive": "kclient.spark.pipelines",
+    "ExpirySummary": "kclient.spark.pipelines",
+    "TopicExpiry": "kclient.spark.pipelines",
     "replay": "kclient.spark.pipelines",
     "KeyShare": "kclient.spark.pipelines",
     "KeyStats": "kclient.spark.pipelines",
@@ -107,6 +113,7 @@ __all__ = [
     "CompactSummary",
     "DataLossError",
     "ExactlyOnceError",
+    "ExpirySummary",
     "GroupsMirrored",
     "KclientDataSource",
     "KeyShare",
@@ -122,6 +129,7 @@ __all__ = [
     "StatsError",
     "StatsReport",
     "TopicAt",
+    "TopicExpiry",
     "TopicMirror",
     "TopicReplay",
     "TopicSummary",
@@ -129,6 +137,7 @@ __all__ = [
     "audit",
     "compact",
     "compacted_table",
+    "expire_archive",
     "from_registry",
     "mirror",
     "register",

@@ -74,7 +74,7 @@ def make_archive(
             ]
             former = last.positions if last else ()
             positions = {each.key: each for each in (*former, *ranges)}
-            manifest = Manifest(number, staged.run, tuple(ranges), found, tuple(positions.values()), layout=layout.names)
+            manifest = Manifest(number, staged.run, tuple(ranges), found, tuple(positions.values()), layout=layout.names, expired=last.expired if last else ())
             place.commit(manifest)
         place.publish(manifest)
 

@@ -15,7 +15,7 @@ import pytest
 
 from kclient.spark import ArchivedTopic, ArchiveError, TopicAt, archive, audit
 from kclient.sync import Admin, Producer
-from tests.spark.archives import START, create, fill
+from tests.spark.archives import START, archived, create, expected, fill
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -114,3 +114,33 @@ def test_names_of_topics_stay_texts_in_any_layout(spark: SparkSession, gateway: 
     fill(gateway, topic, range(3))
     archive(spark, tmp_path, {"bootstrap.servers": gateway}, topics=[topic], partition_by=names)
     assert {row.topic for row in spark.read.parquet(str(tmp_path)).collect()} == {topic}
+
+
+def test_the_command_deletes_what_is_old(spark: SparkSession, gateway: str, topic: str, tmp_path: Path) -> None:
+    """The next run archives what is new and nothing again; a replay says what is gone."""
+    create(gateway, topic)
+    create(gateway, f"{topic}-again")
+    settings = {"bootstrap.servers": gateway}
+    fill(gateway, topic, range(40))  # from 22 o'clock on, an hour each: the first two are of the day before
+    archive(spark, tmp_path, settings, topics=[topic])
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "kclient", "pipeline", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+    done = run("expire", topic, "--from", str(tmp_path), "--older-than", "2024-05-18", "--dry-run", "--json")
+    assert (done.returncode, json.loads(done.stdout)["records"]) == (0, 2), done.stderr
+    assert archived(tmp_path) == expected(topic, range(40))
+    done = run("expire", "--from", str(tmp_path), "--older-than", "2024-05-18")
+    assert (done.returncode, "2 records were deleted from" in done.stdout.replace("\n", " ")) == (0, True), done.stderr
+    assert archived(tmp_path) == expected(topic, range(2, 40))
+    fill(gateway, topic, range(40, 44))
+    assert archive(spark, tmp_path, settings, topics=[topic]).records == 4
+    assert archived(tmp_path) == expected(topic, range(2, 44))
+    arguments = ["--from", str(tmp_path), "--bootstrap", gateway, "--rename", f"{topic}={topic}-again"]
+    done = run("replay", topic, *arguments, "--json", "--master", "local[2]")
+    assert (done.returncode, json.loads(done.stdout)["records"]) == (0, 42), done.stderr
+    assert f"old records of {topic}-0 were deleted" in done.stderr.replace("\n", " ")
+    assert audit(spark, ArchivedTopic(tmp_path, topic), TopicAt(f"{topic}-again", settings), by="order").same
+    for wrong in ("3x", "2999-01-01", "-1d"):
+        assert run("expire", "--from", str(tmp_path), "--older-than", wrong).returncode == 2

@@ -1,4 +1,4 @@
-"""Spark jobs that people run: `archive`, topics to Parquet; `replay`, back to topics; `mirror`, from cluster to
+"""Spark jobs that people run: `archive`, topics to Parquet (`expire_archive` deletes what is old); `replay`, back to topics; `mirror`, from cluster to
 cluster; `compact`, `audit`, `stats`."""
 
 from kclient.spark.pipelines.archive import ArchiveSummary, TopicSummary, archive
@@ -7,6 +7,7 @@ from kclient.spark.pipelines.audit_report import AuditReport
 from kclient.spark.pipelines.audit_sides import ArchivedTopic, TopicAt
 from kclient.spark.pipelines.compact import CompactSummary, compact
 from kclient.spark.pipelines.compact_folder import compacted_table
+from kclient.spark.pipelines.expire import ExpirySummary, TopicExpiry, expire_archive
 from kclient.spark.pipelines.failures import (
     AuditError,
     CompactError,
@@ -31,6 +32,7 @@ __all__ = [
     "AuditReport",
     "CompactError",
     "CompactSummary",
+    "ExpirySummary",
     "GroupsMirrored",
     "KeyShare",
     "KeyStats",
@@ -43,6 +45,7 @@ __all__ = [
     "StatsError",
     "StatsReport",
     "TopicAt",
+    "TopicExpiry",
     "TopicMirror",
     "TopicReplay",
     "TopicSummary",
@@ -50,6 +53,7 @@ __all__ = [
     "audit",
     "compact",
     "compacted_table",
+    "expire_archive",
     "mirror",
     "replay",
     "stats",

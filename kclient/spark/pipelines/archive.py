@@ -7,10 +7,9 @@ stage, verify, commit, move. Killed anywhere, the next run leaves no record out 
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,14 +20,14 @@ from kclient.records.arrow import COLUMN_NAMES
 from kclient.spark.cluster import LiveCluster
 from kclient.spark.options import ReadOptions, parse_read_options
 from kclient.spark.pipelines.columns import RECEIPTS, SCHEMA
-from kclient.spark.pipelines.folder import ArchiveFolder, StagedRun, explained, sync
+from kclient.spark.pipelines.folder import ArchiveFolder, StagedRun
 from kclient.spark.pipelines.job import cause_of, run_job
-from kclient.spark.pipelines.layout import BY_DATE, Layout, layout_of
+from kclient.spark.pipelines.layout import BY_DATE, Layout, layout_of, topic_of
 from kclient.spark.pipelines.manifest import ArchivedFile, ArchivedRange, ArchiveError, Manifest
 from kclient.spark.pipelines.parquet_choices import ParquetChoices, parquet_choices, session_for
-from kclient.spark.pipelines.parquet_files import write_empty
 from kclient.spark.pipelines.places import local_folder
 from kclient.spark.pipelines.planning import ArchivePlan, archivable_topics, plan
+from kclient.spark.pipelines.publishing import OnProgress, publish
 from kclient.spark.pipelines.receipts import ReadReceipt, Receipt, from_text, verified_files
 from kclient.spark.pipelines.settings import text_settings
 from kclient.spark.pipelines.tasks import PROGRESS, READ, WRITE, Reading, Writing, progress_of
@@ -36,8 +35,6 @@ from kclient.spark.ranges import OffsetRange, split_ranges
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-_OnProgress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -110,7 +107,7 @@ def archive(
     row_group_size: int | None = None,
     partition_by: str | Sequence[str] | None = None,
     dry_run: bool = False,
-    progress: _OnProgress | None = None,
+    progress: OnProgress | None = None,
 ) -> ArchiveSummary:
     """Archives what the topics hold now and no earlier run has archived.
 
@@ -211,7 +208,7 @@ class ArchiveRun:
         pattern: str | None,
         fail_on_data_loss: bool,
         restart_recreated: bool,
-        progress: _OnProgress | None,
+        progress: OnProgress | None,
         *,
         max_offsets: int | None = None,
         min_partitions: int | None = None,
@@ -253,7 +250,7 @@ class ArchiveRun:
         """Finishes the moves of the last committed run, and forgets runs that were never committed."""
         last = self._folder.last()
         if last is not None:
-            self._publish(last)
+            publish(self._folder, last)
         self._folder.discard_dead()
         return last
 
@@ -322,7 +319,7 @@ class ArchiveRun:
         positions = {each.key: each for each in (*former, *todo.positions)}
         manifest = Manifest(
             number, staged.run, todo.ranges, files, tuple(positions.values()), (*todo.lost, *_lost(receipts)),
-            _still_incomplete(todo, last), _layout_of(last, self._layout).names,
+            _still_incomplete(todo, last), _layout_of(last, self._layout).names, last.expired if last else (),
         )  # fmt: skip
         self._folder.commit(manifest)
         return manifest
@@ -330,12 +327,8 @@ class ArchiveRun:
     def publish(self, manifest: Manifest) -> None:
         """Moves the files to where readers look."""
         self._report("publish", 0, len(manifest.files))
-        self._publish(manifest)
+        publish(self._folder, manifest)
         self._report("publish", len(manifest.files), len(manifest.files))
-
-    def _publish(self, manifest: Manifest) -> None:
-        _keep_names_text(self._folder.destination, manifest)
-        self._folder.publish(manifest)
 
     def _summary(
         self,
@@ -352,35 +345,9 @@ class ArchiveRun:
         return ArchiveSummary(self._folder.destination, number, topics, seconds, dry_run, todo.remaining)
 
 
-_NUMBER = re.compile(r"[\d.-]|(nan|inf|infinity|true|false|null)$", re.IGNORECASE)
-"""What readers may take for something else than text, as the value of a folder's name."""
-_NO_TOPIC = "~"
-_TEXT_MARKER = "no-records.parquet"
-"""A file without records of a topic that no cluster can have. One name that is not a number makes readers take all
-names as text: `007` alone would be 7."""
-
-
 def _layout_of(last: Manifest | None, wanted: Layout | None) -> Layout:
     """That of the archive, if there is one."""
     return Layout(last.layout) if last is not None else wanted or BY_DATE
-
-
-def _keep_names_text(destination: Path, manifest: Manifest) -> None:
-    import pyarrow
-
-    layout = Layout(manifest.layout)
-    (first,) = layout.periods(pyarrow.array([0], pyarrow.int64())).to_pylist()
-    target = destination / layout.folder(_NO_TOPIC, first) / _TEXT_MARKER
-    if not any(_NUMBER.match(_topic_of(file.path)) for file in manifest.files) or target.exists():
-        return
-    with explained(f"{target} could not be written"):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = target.with_name(f"_{manifest.run}.tmp")
-        write_empty(temporary)
-        sync(temporary)
-        temporary.rename(target)
-        for folder in target.parents[: len(layout.names) + 1]:
-            sync(folder)
 
 
 def _read_options(
@@ -442,7 +409,7 @@ def _by_topic(
         gone[each.topic] += each.end - each.start
     written: dict[str, list[ArchivedFile]] = defaultdict(list)
     for file in files:
-        written[_topic_of(file.path)].append(file)
+        written[topic_of(file.path)].append(file)
     return tuple(
         TopicSummary(
             topic,
@@ -455,8 +422,3 @@ def _by_topic(
         )
         for topic in sorted(read.keys() | gone.keys())
     )
-
-
-def _topic_of(path: str) -> str:
-    """The topic in `topic=NAME/…`; Kafka's names hold nothing that would be escaped in a path."""
-    return path.split("/", 1)[0].removeprefix("topic=")

@@ -14,8 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from kclient.spark.pipelines.folder import ArchiveFolder
+from kclient.spark.pipelines.layout import topic_of
 from kclient.spark.pipelines.manifest import ArchiveError, Manifest
 
+_NOTED = 5
+"""So many partitions are told of in notes; the others are counted."""
 _READERS = 8
 """Threads that read footers."""
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
@@ -56,7 +59,9 @@ class ArchivedPartition:
         start: no offset is lower.
         end: the offset where archiving goes on: no offset is as great.
         pieces: where its records are, in the order of their first offsets.
-        covered: from this offset on to `end` all is in the archive that was in the topic; there may be no record of it.
+        covered: from this offset on to `end` all was archived that was in the topic; there may be no record of it.
+        expired: from which offset to before which one records were deleted from the archive; others may be there. None
+            where none was.
     """
 
     topic: str
@@ -66,11 +71,35 @@ class ArchivedPartition:
     end: int
     pieces: tuple[ArchivedPiece, ...]
     covered: int = 0
+    expired: tuple[int, int] | None = None
 
     @property
     def rows(self) -> int:
         """How many records there are at most: row groups may hold other partitions, too."""
         return sum(piece.rows for piece in self.pieces)
+
+
+@dataclass(frozen=True)
+class ArchivedRecords:
+    """What a file of an archive holds.
+
+    Attributes:
+        path: below the archive's folder.
+        topic: whose records they are.
+        topic_id: which topic of that name.
+        rows: how many.
+        size: the file's bytes.
+        last_time: no record's timestamp is later, in microseconds; the greatest number where the file does not tell.
+        offsets: by partition, the first one and the one behind the last.
+    """
+
+    path: str
+    topic: str
+    topic_id: str
+    rows: int
+    size: int
+    last_time: int
+    offsets: Mapping[int, tuple[int, int]]
 
 
 @dataclass(frozen=True)
@@ -111,6 +140,7 @@ class ArchiveView:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._manifest, self._paths, self._begins = ArchiveFolder(folder).contents()
+        self._expired = {each.key: (each.start, each.end) for each in self._manifest.expired}
 
     @property
     def number(self) -> int:
@@ -146,8 +176,58 @@ class ArchiveView:
                 files = [file for file in pool.map(self._look, paths) if file.topic_id in ("", topic_id)]
             for each in _partitions_of(topic, topic_id, self._manifest, files, times):
                 begin = self._begins.get((topic, topic_id, each.partition), each.start)
-                found.append(replace(each, covered=min(begin, each.start)))
+                gone = self._expired.get((topic, topic_id, each.partition))
+                found.append(replace(each, covered=min(begin, each.start), expired=gone))
         return found
+
+    def notes(self, topics: Collection[str]) -> tuple[str, ...]:
+        """What is to be known of topics by those who take the archive for all of them."""
+        gone = [each for each in self._manifest.expired if each.topic in topics]
+        return tuple(
+            f"old records of {each.topic}-{each.partition} were deleted from the archive {self.folder}, within the offsets"
+            f" {each.start} to before {each.end}"
+            for each in gone[:_NOTED]
+        ) + ((f"and so were those of {len(gone) - _NOTED} other partitions",) if len(gone) > _NOTED else ())
+
+    def files(self, topics: Collection[str]) -> Iterator[ArchivedRecords]:
+        """The files of topics, whichever topics of these names.
+
+        Raises:
+            ArchiveError: one cannot be read.
+        """
+        paths = [path for path in self._paths if topic_of(path) in topics]
+        with ThreadPoolExecutor(_READERS) as pool:
+            yield from pool.map(self._records, paths)
+
+    def _records(self, path: str) -> ArchivedRecords:
+        file = self._look(path)
+        offsets: dict[int, tuple[int, int]] = {}
+        for number, group in enumerate(file.groups):
+            partitions = group.partitions
+            exact = partitions.least == partitions.most and _LEAST not in (group.offsets.least, partitions.least)
+            found = (
+                {partitions.least: (group.offsets.least, group.offsets.most)} if exact else self._read(path, number)
+            )
+            for partition, (first, last) in found.items():
+                start, end = offsets.get(partition, (first, last + 1))
+                offsets[partition] = min(start, first), max(end, last + 1)
+        rows = sum(group.rows for group in file.groups)
+        last_time = max((group.times.most for group in file.groups), default=_LEAST)
+        size = (self.folder / path).stat().st_size
+        return ArchivedRecords(path, topic_of(path), file.topic_id, rows, size, last_time, offsets)
+
+    def _read(self, path: str, group: int) -> dict[int, tuple[int, int]]:
+        """By partition, the first and the last offset in a row group, of the records themselves."""
+        from pyarrow import ArrowException, parquet
+
+        try:
+            with parquet.ParquetFile(self.folder / path) as file:
+                table = file.read_row_group(group, columns=["partition", "offset"], use_threads=False)
+        except (OSError, ArrowException) as error:
+            raise ArchiveError(f"{self.folder / path} cannot be read: {error}") from error
+        found = table.group_by("partition").aggregate([("offset", "min"), ("offset", "max")])
+        columns = (found.column(name).to_pylist() for name in ("partition", "offset_min", "offset_max"))
+        return {partition: (first, last) for partition, first, last in zip(*columns, strict=True)}
 
     def _id_of(self, topic: str, chosen: Collection[str]) -> str:
         ids = sorted({each.topic_id for each in self._manifest.positions if each.topic == topic})

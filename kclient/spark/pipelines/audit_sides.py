@@ -90,6 +90,10 @@ class ReadableSide(Protocol):
         """
         ...
 
+    def complete_from(self, partition: int) -> int:
+        """The offset from which on nothing was deleted; before it there may be records in part."""
+        ...
+
     def ends_below(self, partition: int, place: int) -> bool:
         """Whether the log ends before this offset, open transactions included: it was cut back."""
         ...
@@ -111,6 +115,9 @@ class _TopicSide:
             yield from reader.batches()
             if lost is not None:
                 lost += reader.lost
+
+    def complete_from(self, partition: int) -> int:
+        return self.bounds[partition][0]
 
     def ends_below(self, partition: int, place: int) -> bool:
         tp = TopicPartition(self.topic, partition)
@@ -135,6 +142,10 @@ class _ArchiveSide:
         if partition in self.partitions:
             yield from PartitionReader(self.folder, self.partitions[partition], start, end, COLUMNS).batches()
 
+    def complete_from(self, partition: int) -> int:
+        found = self.partitions[partition]
+        return found.start if found.expired is None else max(found.start, found.expired[1])
+
     def ends_below(self, partition: int, place: int) -> bool:
         return False  # an archive may be of an earlier day than what was read of its topic
 
@@ -152,9 +163,8 @@ def opened(side: TopicAt | ArchivedTopic) -> ReadableSide:
     if isinstance(side, ArchivedTopic):
         view = ArchiveView(local_folder(side.folder, "the archive's folder"))
         parts = view.partitions([side.topic], [] if side.topic_id is None else [side.topic_id])
-        return _ArchiveSide(
-            view.folder, parts[0].topic_id, {each.partition: _with_start(view.folder, each) for each in parts}
-        )
+        partitions = {each.partition: _with_start(view.folder, each) for each in parts}
+        return _ArchiveSide(view.folder, parts[0].topic_id, partitions, view.notes([side.topic]))
     options = _options(side)
     with LiveCluster(options.settings) as cluster:
         known = selected_topics(cluster, options.selection)[side.topic]

@@ -244,8 +244,9 @@ class CompactRun:
         for partition, (begin, end) in sorted(side.bounds.items()):
             # of a topic that was read before, a partition that was not there begins at 0
             place = known.get(partition, 0 if former and isinstance(self._source, TopicAt) else begin)
-            if place < begin:
-                lost.append((partition, place, begin))
+            whole = side.complete_from(partition) if partition in known else begin
+            if place < whole:
+                lost.append((partition, place, whole))
             elif place > end and side.ends_below(partition, place):
                 lost.append((partition, end, place))
                 place = end

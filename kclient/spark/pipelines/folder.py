@@ -138,7 +138,7 @@ class ArchiveFolder:
             paths = list(self._manifests.iterdir()) if self._manifests.exists() else []
         return {int(match[1]): path for path in paths if (match := _MANIFEST.fullmatch(path.name))}
 
-    def contents(self) -> tuple[Manifest, list[str], dict[tuple[str, str, int], int]]:
+    def contents(self, *, whole: bool = True) -> tuple[Manifest, list[str], dict[tuple[str, str, int], int]]:
         """The newest manifest, the files that it and all before it have committed, and where archiving began.
 
         The files are paths below the destination. Of each partition the archive has taken all from the offset on that
@@ -146,10 +146,25 @@ class ArchiveFolder:
 
         It takes no lock: files of a run that is at work meanwhile are left out.
 
+        Args:
+            whole: Whether all files have to be there; they are not where the last run has died before it moved them.
+
         Raises:
             ArchiveError: it is no archive, what is remembered is damaged, or files that a run has committed are not
                 there.
         """
+        while True:
+            last, paths, begins, missing = self._contents()
+            if not (missing and whole):
+                return last, paths, begins
+            if max(self._manifest_paths(), default=0) == last.number:
+                raise ArchiveError(
+                    f"{len(missing)} files that the manifests tell of are not in {self.destination}, such as"
+                    f" {missing[0]}: where the last run was ended before it had moved its files, run kclient pipeline"
+                    " archive once more; where they were deleted, restore them"
+                )
+
+    def _contents(self) -> tuple[Manifest, list[str], dict[tuple[str, str, int], int], list[str]]:
         if not self._manifests.is_dir():
             raise ArchiveError(f"{self.destination} holds no archive: there is no folder {self._manifests}")
         last = self.last()
@@ -158,21 +173,15 @@ class ArchiveFolder:
         with explained("the manifests cannot be read"):
             paths = [path for path in self._manifests.iterdir() if _MANIFEST.fullmatch(path.name)]
         manifests = [each for each in self._readable(paths) if each.number <= last.number]
-        told = {file.path for each in manifests for file in each.files}
+        deleted = {path for each in manifests for path in each.deleted}
+        told = {file.path for each in manifests for file in each.files} - deleted
         begins: dict[tuple[str, str, int], int] = {}
         for position in (position for each in manifests for position in each.positions):
             begins[position.key] = min(position.start, begins.get(position.key, position.start))
         with explained(f"the archive's folder {self.destination} cannot be read"):
             there = dict(_data_files(self.destination))
-        missing = sorted(told - there.keys())
-        if missing:
-            raise ArchiveError(
-                f"{len(missing)} files that the manifests tell of are not in {self.destination}, such as {missing[0]}:"
-                " where the last run was ended before it had moved its files, run kclient pipeline archive once more;"
-                " where they were deleted, restore them"
-            )
-        others = {path for path, run in there.items() if _is_of(run, last)}
-        return last, sorted(told | others), begins
+        others = {path for path, run in there.items() if _is_of(run, last)} - deleted
+        return last, sorted(told | others), begins, sorted(told - there.keys())
 
     def _readable(self, paths: Iterable[Path]) -> Iterator[Manifest]:
         """Of former manifests, which need not be there, those that can be read."""
@@ -257,7 +266,7 @@ class ArchiveFolder:
             sync(self._manifests)
 
     def publish(self, manifest: Manifest) -> None:
-        """Moves the run's files to where they belong; what a dead run already moved is left as it is.
+        """Moves the run's files to where they belong, and deletes what it says; what a dead run did stays done.
 
         Once that is on disk, a mark says so: a run without it has files to move, or is missing some.
 
@@ -284,8 +293,23 @@ class ArchiveFolder:
             above = {each for folder in folders for each in folder.parents if self.destination in each.parents}
             for folder in folders | above | {self.destination}:
                 sync(folder)
+            self._delete(manifest.deleted)
             self._mark_published(staging.name)
             _remove(staging)
+
+    def _delete(self, paths: Sequence[str]) -> None:
+        """Deletes files, and folders that have nothing else in them."""
+        folders = set[Path]()
+        for path in paths:
+            target = self.destination / path
+            target.unlink(missing_ok=True)
+            folders.update(each for each in target.parents if self.destination in each.parents)
+        for folder in sorted(folders, key=lambda each: len(each.parts), reverse=True):  # the innermost first
+            with contextlib.suppress(OSError):  # there is something else in it
+                folder.rmdir()
+        for folder in {each.parent for each in folders} | folders:
+            with contextlib.suppress(FileNotFoundError):
+                sync(folder)
 
     def _last_published(self) -> str | None:
         """The name of the newest run whose files are all in place; None where that is not known."""

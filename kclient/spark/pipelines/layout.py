@@ -70,6 +70,13 @@ class Layout:
         months = compute.subtract(compute.month(moments).cast(number), pyarrow.scalar(1, number))
         return compute.add(compute.multiply(years, pyarrow.scalar(12, number)), months)
 
+    def folder_at(self, topic: str, time_us: int) -> str:
+        """The folder of a topic and a time, in microseconds since 1970."""
+        import pyarrow
+
+        (period,) = self.periods(pyarrow.array([time_us], pyarrow.int64())).to_pylist()
+        return self.folder(topic, period)
+
     def folder(self, topic: str, period: int) -> str:
         """The folder of a topic's period, as `periods` numbers it; below the archive's."""
         return "/".join(f"{name}={value}" for name, value in zip(self.names, self._values(topic, period), strict=True))
@@ -111,3 +118,8 @@ def layout_of(partition_by: Any) -> Layout:
         known = "; ".join(str(Layout(each)) for each in _LAYOUTS)
         raise ConfigError(f"partition_by is one of {known}; not {shown(partition_by)}")
     return Layout(names)
+
+
+def topic_of(path: str) -> str:
+    """The topic in `topic=NAME/…`; Kafka's names hold nothing that would be escaped in a path."""
+    return path.split("/", 1)[0].removeprefix("topic=")

@@ -18,7 +18,7 @@ from kclient.spark.pipelines.layout import BY_DATE, layout_of
 
 FORMAT = 3
 """2 knows the run's name and the topic ids of files, and holds positions of partitions that were empty. 3 knows the
-layout. Older ones are read."""
+layout, and what was deleted. Older ones are read."""
 _OLDEST = 1
 _WITHOUT_EMPTY = 1
 """The newest format that did not remember partitions that were empty."""
@@ -74,6 +74,10 @@ class Manifest:
     were empty, has seen them. None where the file does not tell."""
     layout: tuple[str, ...] = BY_DATE.names
     """What the folders are made of, in this run and in all."""
+    expired: tuple[ArchivedRange, ...] = ()
+    """Within these offsets records were deleted from the archive, by this run and all before it; some may be there."""
+    deleted: tuple[str, ...] = ()
+    """The files that this run deletes."""
     format: int = FORMAT
 
     def to_json(self) -> str:
@@ -94,7 +98,7 @@ class Manifest:
                 raise ArchiveError(
                     f"{path} has format {data['format']}, and this release knows {FORMAT}; install a newer kclient"
                 )
-            data = {"run": "", "lost": [], "incomplete": None, "layout": BY_DATE.names, **data}
+            data = {"run": "", "lost": [], "incomplete": None, "layout": BY_DATE.names, "expired": [], "deleted": [], **data}
             _check(data, number="int", run="str")
             positions = _all(ArchivedRange, data["positions"])
             return cls(
@@ -106,6 +110,8 @@ class Manifest:
                 lost=_all(ArchivedRange, data["lost"]),
                 incomplete=_ids_of(positions) if data["format"] <= _WITHOUT_EMPTY else _texts(data["incomplete"]),
                 layout=layout_of(data["layout"]).names,
+                expired=_all(ArchivedRange, data["expired"]),
+                deleted=_texts(data["deleted"]) or (),
                 format=data["format"],
             )
         except (ValueError, KeyError, TypeError, RecursionError, ConfigError) as error:
