@@ -16,6 +16,8 @@ from kclient.spark.pipelines.manifest import ArchivedFile, ArchivedRange, Manife
 from kclient.spark.pipelines.parquet_choices import ParquetChoices
 from kclient.spark.pipelines.parquet_files import ParquetFiles
 
+_PLAIN = ParquetChoices("none")
+
 
 class Row(NamedTuple):
     """A record of an archive; the timestamp is in milliseconds."""
@@ -37,7 +39,7 @@ def make_archive(
     ends: Mapping[int, int] | None = None,
     begins: Mapping[int, int] | None = None,
     files: int = 1,
-    choices: ParquetChoices = ParquetChoices("none"),
+    choices: ParquetChoices = _PLAIN,
     layout: Layout = BY_DATE,
 ) -> None:
     """One committed run that archives these records.
@@ -74,7 +76,15 @@ def make_archive(
             ]
             former = last.positions if last else ()
             positions = {each.key: each for each in (*former, *ranges)}
-            manifest = Manifest(number, staged.run, tuple(ranges), found, tuple(positions.values()), layout=layout.names, expired=last.expired if last else ())
+            manifest = Manifest(
+                number,
+                staged.run,
+                tuple(ranges),
+                found,
+                tuple(positions.values()),
+                layout=layout.names,
+                expired=last.expired if last else (),
+            )
             place.commit(manifest)
         place.publish(manifest)
 

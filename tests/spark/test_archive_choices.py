@@ -69,7 +69,16 @@ def test_the_command_takes_choices(gateway: str, topic: str, tmp_path: Path) -> 
 
     fill_at_random(gateway, topic, 100)
     command = [sys.executable, "-m", "kclient", "pipeline", "archive", topic, "-b", gateway, "--to", str(tmp_path)]
-    choices = ["--compression", "zstd", "--compression-level", "9", "--file-size", "200000", "--row-group-size", "100000"]
+    choices = [
+        "--compression",
+        "zstd",
+        "--compression-level",
+        "9",
+        "--file-size",
+        "200000",
+        "--row-group-size",
+        "100000",
+    ]
     done = subprocess.run(
         [*command, *choices, "--master", "local[2]", "--json"], capture_output=True, text=True, timeout=120, check=False
     )
@@ -108,7 +117,9 @@ def test_folders_by_hour(spark: SparkSession, gateway: str, topic: str, tmp_path
 
 
 @pytest.mark.parametrize("names", ["topic", "topic,year,month"])
-def test_names_of_topics_stay_texts_in_any_layout(spark: SparkSession, gateway: str, tmp_path: Path, names: str) -> None:
+def test_names_of_topics_stay_texts_in_any_layout(
+    spark: SparkSession, gateway: str, tmp_path: Path, names: str
+) -> None:
     topic = str(random.Random().randrange(10**9, 10**10))
     create(gateway, topic)
     fill(gateway, topic, range(3))

@@ -157,7 +157,8 @@ TRIED: dict[str, tuple[Any, Callable[[Any, Path], Any]]] = {
     "archive(min_partitions)": (archive, lambda value, tmp: archived(tmp, min_partitions=value)),
     "archive(compression)": (archive, lambda value, tmp: archived(tmp, compression=value)),
     "archive(compression_level)": (
-        archive, lambda value, tmp: archived(tmp, compression="zstd", compression_level=value)
+        archive,
+        lambda value, tmp: archived(tmp, compression="zstd", compression_level=value),
     ),
     "archive(file_size)": (archive, lambda value, tmp: archived(tmp, compression="zstd", file_size=value)),
     "archive(row_group_size)": (archive, lambda value, tmp: archived(tmp, compression="zstd", row_group_size=value)),

@@ -1,5 +1,5 @@
-"""Spark jobs that people run: `archive`, topics to Parquet (`expire_archive` deletes what is old); `replay`, back to topics; `mirror`, from cluster to
-cluster; `compact`, `audit`, `stats`."""
+"""Spark jobs that people run: `archive`, topics to Parquet (`expire_archive` deletes what is old); `replay`, back to
+topics; `mirror`, from cluster to cluster; `compact`, `audit`, `stats`."""
 
 from kclient.spark.pipelines.archive import ArchiveSummary, TopicSummary, archive
 from kclient.spark.pipelines.audit import audit

@@ -134,7 +134,7 @@ def archive(
             file.
         row_group_size: in bytes of records in memory, before they are compressed: 67,108,864 (64 MiB) if None. A task
             has about one row group in memory, and so does who reads it.
-        partition_by: what the folders are made of, as names or as a text with commas between them: `topic`; `topic,date`;
+        partition_by: what the folders are made of, as names or as a text with commas: `topic`; `topic,date`;
             `topic,date,hour`; or `topic` and `year`, `month`, `day`, `hour` up to one of them. Times are the records',
             in UTC. An archive keeps the layout of its first run; if None, it is that, or `topic,date`.
         dry_run: only look, and say what would be done.

@@ -184,8 +184,8 @@ class ArchiveView:
         """What is to be known of topics by those who take the archive for all of them."""
         gone = [each for each in self._manifest.expired if each.topic in topics]
         return tuple(
-            f"old records of {each.topic}-{each.partition} were deleted from the archive {self.folder}, within the offsets"
-            f" {each.start} to before {each.end}"
+            f"old records of {each.topic}-{each.partition} were deleted from the archive {self.folder}, within the"
+            f" offsets {each.start} to before {each.end}"
             for each in gone[:_NOTED]
         ) + ((f"and so were those of {len(gone) - _NOTED} other partitions",) if len(gone) > _NOTED else ())
 
@@ -205,9 +205,7 @@ class ArchiveView:
         for number, group in enumerate(file.groups):
             partitions = group.partitions
             exact = partitions.least == partitions.most and _LEAST not in (group.offsets.least, partitions.least)
-            found = (
-                {partitions.least: (group.offsets.least, group.offsets.most)} if exact else self._read(path, number)
-            )
+            found = {partitions.least: (group.offsets.least, group.offsets.most)} if exact else self._read(path, number)
             for partition, (first, last) in found.items():
                 start, end = offsets.get(partition, (first, last + 1))
                 offsets[partition] = min(start, first), max(end, last + 1)

@@ -94,9 +94,9 @@ def expire_archive(
 ) -> ExpirySummary:
     """Deletes the files of an archive whose records are all older than a time. It needs no Spark.
 
-    A file goes only as a whole, and only if its newest record is older. So what is deleted follows the archive's folders
-    and runs: with folders by date, about the dates before. Records without a timestamp count as old. Later runs of
-    `archive` go on where they were; none archives again what has been deleted.
+    A file goes only as a whole, and only if its newest record is older. So what is deleted follows the archive's
+    folders and runs: with folders by date, about the dates before. Records without a timestamp count as old. Later runs
+    of `archive` go on where they were; none archives again what has been deleted.
 
     Args:
         destination: the archive's folder, as a path or a `file:` URL.
@@ -107,8 +107,8 @@ def expire_archive(
 
     Raises:
         ConfigError: an argument is wrong, or the time is not over yet.
-        ArchiveError: the folder holds no archive, is in use or damaged, or does not hold a topic. Nothing was deleted, or
-            the next run goes on.
+        ArchiveError: the folder holds no archive, is in use or damaged, or does not hold a topic. Nothing was deleted,
+            or the next run goes on.
     """
     started = time.monotonic()
     check_callback(progress, "progress")
@@ -134,9 +134,7 @@ class ExpiryRun:
         report: As `progress` of `expire_archive`.
     """
 
-    def __init__(
-        self, folder: ArchiveFolder, older_than_ms: int, topics: Collection[str], report: OnProgress
-    ) -> None:
+    def __init__(self, folder: ArchiveFolder, older_than_ms: int, topics: Collection[str], report: OnProgress) -> None:
         self._folder = folder
         self._before = older_than_ms * 1000
         self._topics = topics

@@ -372,13 +372,13 @@ def _data_files(destination: Path) -> Iterator[tuple[str, str]]:
     folders = [path.name for path in destination.glob("topic=*/")]
     while folders:
         below = folders.pop()
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # others may delete what they read
-            with os.scandir(destination / below) as entries:
-                for entry in entries:
-                    if match := _DATA.fullmatch(entry.name):
-                        yield f"{below}/{entry.name}", match[1]
-                    elif "=" in entry.name and entry.is_dir():
-                        folders.append(f"{below}/{entry.name}")
+        # others may delete what they read
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(destination / below) as entries:
+            for entry in entries:
+                if match := _DATA.fullmatch(entry.name):
+                    yield f"{below}/{entry.name}", match[1]
+                elif "=" in entry.name and entry.is_dir():
+                    folders.append(f"{below}/{entry.name}")
 
 
 def _is_of(run: str, last: Manifest) -> bool:

@@ -98,7 +98,15 @@ class Manifest:
                 raise ArchiveError(
                     f"{path} has format {data['format']}, and this release knows {FORMAT}; install a newer kclient"
                 )
-            data = {"run": "", "lost": [], "incomplete": None, "layout": BY_DATE.names, "expired": [], "deleted": [], **data}
+            data = {
+                "run": "",
+                "lost": [],
+                "incomplete": None,
+                "layout": BY_DATE.names,
+                "expired": [],
+                "deleted": [],
+                **data,
+            }
             _check(data, number="int", run="str")
             positions = _all(ArchivedRange, data["positions"])
             return cls(

@@ -33,9 +33,7 @@ _REPORT_S = 0.5
 class Reading:
     """The tasks that read: each gets the number of its piece and gives records, and in the end a receipt."""
 
-    def __init__(
-        self, options: ReadOptions, pieces: Sequence[OffsetRange], staged: StagedRun, layout: Layout
-    ) -> None:
+    def __init__(self, options: ReadOptions, pieces: Sequence[OffsetRange], staged: StagedRun, layout: Layout) -> None:
         self._options = options
         self._pieces = tuple(pieces)
         self._staged = staged

@@ -59,9 +59,11 @@ def test_periods_grow_with_times_and_the_last_ones_take_the_rest(names: str) -> 
         assert "=9999" in found[-1]
 
 
-@pytest.mark.parametrize("given", ["", "date", "topic,hour", "topic,date,topic", "topic, date", ["topic", 5], 5, "topic,"])
+@pytest.mark.parametrize(
+    "given", ["", "date", "topic,hour", "topic,date,topic", "topic, date", ["topic", 5], 5, "topic,"]
+)
 def test_layouts_that_are_none(given: Any) -> None:
-    with pytest.raises(ConfigError, match="partition_by is one of topic; topic,date; .* not "):
+    with pytest.raises(ConfigError, match=r"partition_by is one of topic; topic,date; .* not "):
         layout_of(given)
 
 
@@ -91,7 +93,7 @@ def test_an_archive_keeps_its_layout(tmp_path: Path) -> None:
         None, tmp_path, {"bootstrap.servers": "127.0.0.1:1"}, ["t"], None, True, False, None,
         layout=layout_of(["topic", "date"]),
     )  # fmt: skip
-    with pytest.raises(ArchiveError, match="is laid out by topic,year, .* go on with --partition-by topic,year"):
+    with pytest.raises(ArchiveError, match=r"is laid out by topic,year, .* go on with --partition-by topic,year"):
         run.plan(last)
 
 

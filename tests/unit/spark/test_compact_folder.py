@@ -47,7 +47,7 @@ class Killed(BaseException):
 
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int | None], int]]:
-    """Lets the process die before the n-th change of the disk; tells how many changes there were since the last call."""
+    """Lets the process die before the n-th change of the disk; tells how many there were since the last call."""
     done, limit = 0, list[int | None]([None])
 
     def counted(owner: Any, name: str, original: Any) -> None:

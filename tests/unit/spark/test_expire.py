@@ -122,9 +122,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int | None], in
 
 
 @pytest.mark.parametrize("goes_on", ["expire", "archive"])
-def test_killed_before_any_change_of_the_disk(
-    tmp_path: Path, steps: Callable[[int | None], int], goes_on: str
-) -> None:
+def test_killed_before_any_change_of_the_disk(tmp_path: Path, steps: Callable[[int | None], int], goes_on: str) -> None:
     """Readers see all or none of what is to go; the next run, of whichever kind, ends what was begun."""
     make_archive(tmp_path / "whole", "t", rows(range(8)))
     steps(None)
@@ -169,7 +167,9 @@ def test_a_reader_that_looks_meanwhile(tmp_path: Path, monkeypatch: pytest.Monke
         return listed(destination)
 
     view = ArchiveFolder(tmp_path)
-    monkeypatch.setattr(ArchiveFolder, "last", last_once(ArchiveFolder.last, lambda: monkeypatch.setattr(folders, "_data_files", late)))
+    monkeypatch.setattr(
+        ArchiveFolder, "last", last_once(ArchiveFolder.last, lambda: monkeypatch.setattr(folders, "_data_files", late))
+    )
     assert len(view.contents()[1]) == 1
 
 
