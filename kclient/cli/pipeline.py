@@ -73,14 +73,11 @@ def archive(
     check_spark(spark_settings, "The archive pipeline")
     from kclient.spark.pipelines import archive as run
     from kclient.spark.pipelines.archive import check_folder, check_selection, check_topics
-    from kclient.spark.pipelines.layout import layout_of
     from kclient.spark.pipelines.parquet_choices import parquet_choices
 
     # all that can be wrong is said before a broker is asked, and that before Spark takes its seconds to start
-    check_folder(destination)
+    check_folder(destination, wanted.partition_by)
     parquet_choices(None, **wanted.parquet())
-    if wanted.partition_by is not None:
-        layout_of(wanted.partition_by)
     settings = client_settings(bootstrap, config, refused=("key.deserializer", "value.deserializer"))
     refuse_group_settings({name.replace("_", ".") for name in settings}, "an archive has none")
     check_selection(settings, topics=topics, pattern=pattern)

@@ -163,14 +163,17 @@ def archive(
     return run.look() if dry_run else run.run()
 
 
-def check_folder(destination: str | Path) -> None:
-    """Whether `archive` would take the destination, as far as can be said without making anything.
+def check_folder(destination: str | Path, partition_by: str | Sequence[str] | None = None) -> None:
+    """Whether `archive` would take the destination, and this layout, as far as can be said without making anything.
 
     Raises:
-        ConfigError: it is none that archives can be written to.
-        ArchiveError: it cannot be written.
+        ConfigError: it is none that archives can be written to, or there is no such layout.
+        ArchiveError: it cannot be written, is damaged, or is laid out otherwise.
     """
-    ArchiveFolder(local_folder(destination)).check()
+    folder = ArchiveFolder(local_folder(destination))
+    folder.check()
+    if partition_by is not None:
+        _check_layout(folder, folder.last(), layout_of(partition_by))
 
 
 def check_selection(settings: Mapping[str, Any], *, topics: Sequence[str] = (), pattern: str | None = None) -> None:
@@ -257,20 +260,11 @@ class ArchiveRun:
     def plan(self, last: Manifest | None) -> ArchivePlan:
         """Fixes topic ids and offsets: from where the last run ended to where each partition ends now."""
         self._report("plan", 0, 1)
-        self._check_layout(last)
+        _check_layout(self._folder, last, self._layout)
         with LiveCluster(self._options.settings) as cluster:
             todo = plan(cluster, self._options, last, restart_recreated=self._restart_recreated, most=self._max_offsets)
         self._report("plan", 1, 1)
         return todo
-
-    def _check_layout(self, last: Manifest | None) -> None:
-        if last is not None and self._layout is not None and self._layout.names != last.layout:
-            kept = Layout(last.layout)
-            raise ArchiveError(
-                f"the archive {self._folder.destination} is laid out by {kept}, and was to go on by {self._layout}:"
-                f" readers of Parquet take one layout; go on with --partition-by {kept} (partition_by={str(kept)!r}, or"
-                " none), or archive into another folder"
-            )
 
     def stage(self, staged: StagedRun, ranges: Sequence[ArchivedRange], layout: Layout = BY_DATE) -> list[Receipt]:
         """Tasks read just these ranges and write them as Parquet below the staging folder; returns what they say."""
@@ -343,6 +337,16 @@ class ArchiveRun:
         topics = _by_topic(todo.ranges, files, lost)
         seconds = time.monotonic() - started
         return ArchiveSummary(self._folder.destination, number, topics, seconds, dry_run, todo.remaining)
+
+
+def _check_layout(folder: ArchiveFolder, last: Manifest | None, wanted: Layout | None) -> None:
+    if last is not None and wanted is not None and wanted.names != last.layout:
+        kept = Layout(last.layout)
+        raise ArchiveError(
+            f"the archive {folder.destination} is laid out by {kept}, and was to go on by {wanted}: readers of Parquet"
+            f" take one layout; go on with --partition-by {kept} (partition_by={str(kept)!r}, or none), or archive into"
+            " another folder"
+        )
 
 
 def _layout_of(last: Manifest | None, wanted: Layout | None) -> Layout:
