@@ -1,4 +1,4 @@
-"""The admin client: topics, settings, groups and their offsets, ACLs, transactions, the cluster and its features."""
+"""The admin client: topics, settings, groups, their offsets, ACLs, users, transactions, the cluster, its features."""
 
 from kclient.acls import AclOperation, AclPermissionType, PatternType, ResourceType
 from kclient.admin.acl_types import AclBinding, AclBindingFilter
@@ -38,6 +38,12 @@ from kclient.admin.types import (
     TopicDescription,
     TopicListing,
 )
+from kclient.admin.user_types import (
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialDeletion,
+    UserScramCredentialUpsertion,
+)
 
 __all__ = [
     "AbortTransactionSpec",
@@ -70,10 +76,14 @@ __all__ = [
     "PartitionReassignment",
     "PatternType",
     "ResourceType",
+    "ScramCredentialInfo",
+    "ScramMechanism",
     "SupportedVersionRange",
     "TopicDescription",
     "TopicListing",
     "TransactionDescription",
     "TransactionListing",
     "UpgradeType",
+    "UserScramCredentialDeletion",
+    "UserScramCredentialUpsertion",
 ]

@@ -16,6 +16,7 @@ from kclient.admin.groups import GroupOperations
 from kclient.admin.reassignments import ReassignmentOperations
 from kclient.admin.transactions import TransactionOperations
 from kclient.admin.types import ClusterDescription
+from kclient.admin.users import UserOperations
 from kclient.arguments import AS_LONG_AS_IT_TAKES, check_timeout
 from kclient.cluster import Closing, Cluster
 from kclient.concurrency import Supervisor, to_the_end
@@ -38,8 +39,9 @@ class Admin(
     TransactionOperations,
     FeatureOperations,
     AclOperations,
+    UserOperations,
 ):
-    """Creates, describes, alters and deletes topics, groups, settings, ACLs and transactions. For asyncio and trio.
+    """Creates, describes, alters and deletes topics, groups, settings, ACLs, users, transactions. For asyncio and trio.
 
     ```python
     async with kclient.Admin(bootstrap_servers="localhost:9092") as admin:

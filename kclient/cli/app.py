@@ -16,6 +16,7 @@ from kclient.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Command, Config, O
 from kclient.cli.pipeline_app import pipeline_app
 from kclient.cli.settings import PATIENCE_MS, parse_config
 from kclient.cli.transactions_app import transactions_app
+from kclient.cli.users_app import users_app
 
 app: typer.Typer = typer.Typer(
     name="kclient",
@@ -37,6 +38,7 @@ app.add_typer(store_app, name="store")
 app.add_typer(migrate_app, name="migrate")
 app.add_typer(transactions_app, name="transactions")
 app.add_typer(acls_app, name="acls")
+app.add_typer(users_app, name="users")
 
 
 def run(arguments: list[str]) -> int:

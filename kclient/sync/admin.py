@@ -26,6 +26,7 @@ from kclient.admin import (
     OffsetSpec,
     PartitionLag,
     PartitionReassignment,
+    ScramCredentialInfo,
     TopicDescription,
     TopicListing,
     TransactionDescription,
@@ -35,6 +36,7 @@ from kclient.admin import Admin as AsyncAdmin
 from kclient.admin.arguments import Change
 from kclient.admin.topics import OffsetSpecs
 from kclient.admin.transactions import MAX_TRANSACTION_TIMEOUT_MS
+from kclient.admin.user_types import UserScramCredentialAlteration
 from kclient.arguments import AS_LONG_AS_IT_TAKES, check_timeout
 from kclient.config import ConfigInput
 from kclient.errors import KafkaError
@@ -277,6 +279,18 @@ class Admin(StartedByWith):
     ) -> dict[AclBindingFilter, list[AclBinding]]:
         """Removes the entries of access control lists that filters find, and returns them (KIP-140)."""
         return self._call(self._admin.delete_acls, filters, timeout=timeout)
+
+    def describe_user_scram_credentials(
+        self, users: Collection[str] | None = None, *, timeout: float | None = None
+    ) -> dict[str, list[ScramCredentialInfo]]:
+        """The SCRAM credentials that users have, by name; never the passwords (KIP-554)."""
+        return self._call(self._admin.describe_user_scram_credentials, users, timeout=timeout)
+
+    def alter_user_scram_credentials(
+        self, alterations: Iterable[UserScramCredentialAlteration], *, timeout: float | None = None
+    ) -> None:
+        """Adds, replaces and deletes SCRAM credentials (KIP-554)."""
+        self._call(self._admin.alter_user_scram_credentials, alterations, timeout=timeout)
 
     def delete_records(self, before: WholeNumbers, *, timeout: float | None = None) -> dict[TopicPartition, int]:
         """Deletes the records before an offset of each partition (−1: all of them); returns the logs' new starts."""

@@ -29,7 +29,10 @@ from kclient.admin import (
     FeatureUpdate,
     PatternType,
     ResourceType,
+    ScramMechanism,
     UpgradeType,
+    UserScramCredentialDeletion,
+    UserScramCredentialUpsertion,
 )
 from kclient.arguments import shown
 from kclient.types import ConsumerGroupMetadata
@@ -74,6 +77,12 @@ acl = st.builds(
 acl_filter = st.builds(
     AclBindingFilter, resource_name=st.none() | topic, pattern_type=st.sampled_from(list(PatternType)[1:])
 )
+alteration = st.builds(
+    UserScramCredentialDeletion, user=st.sampled_from(["a", "b"]), mechanism=st.just(ScramMechanism.SCRAM_SHA_256)
+) | st.builds(
+    UserScramCredentialUpsertion, user=st.just("c"), mechanism=st.just(ScramMechanism.SCRAM_SHA_512),
+    password=st.just("p"),
+)  # fmt: skip
 place = st.sampled_from(list(OffsetSpec)) | st.integers(0, 10)
 
 
@@ -91,6 +100,8 @@ def listener() -> RebalanceListener:
 
 # What is right, and what is nearly right, by the name of the parameter.
 RIGHT: Arguments = {
+    "alterations": st.lists(alteration, max_size=1),
+    "users": st.none() | st.lists(st.sampled_from(["a", "b"]), max_size=2),
     "acl_filter": st.none() | acl_filter,
     "acls": st.lists(acl, max_size=2),
     "before": st.dictionaries(partition, st.integers(-1, 3), max_size=2),
@@ -160,6 +171,8 @@ NEARLY: Arguments = {
         texts | edges, st.lists(st.lists(edges, max_size=2) | scalars, max_size=2), max_size=2
     ),
     "acl_filter": acl | scalars,
+    "alterations": st.lists(alteration | scalars, max_size=3) | alteration,
+    "users": st.lists(texts | scalars, max_size=2) | texts,
     "acls": st.lists(acl | acl_filter | scalars, max_size=2) | acl,
     "broker_id": edges,
     "filters": st.lists(acl_filter | acl | scalars, max_size=2) | acl_filter,

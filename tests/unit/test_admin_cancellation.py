@@ -21,7 +21,9 @@ from kclient.admin import (
     NewTopic,
     OffsetSpec,
     ResourceType,
+    ScramMechanism,
     UpgradeType,
+    UserScramCredentialDeletion,
 )
 from kclient.errors import KafkaError
 from kclient.testing import memory_broker
@@ -35,6 +37,7 @@ TOPIC = ConfigResource(ConfigResourceType.TOPIC, "t")
 
 DOWNGRADE = FeatureUpdate(1, UpgradeType.SAFE_DOWNGRADE)
 ACL = AclBinding(resource_type=ResourceType.TOPIC, resource_name="t", principal="User:a", operation=AclOperation.READ)
+GONE = UserScramCredentialDeletion(user="a", mechanism=ScramMechanism.SCRAM_SHA_512)
 SPEC = AbortTransactionSpec(TopicPartition("old", 0), 7, 0, 0)
 
 
@@ -49,6 +52,7 @@ CALLS: dict[str, Callable[[kclient.Admin], Awaitable[Any]]] = {
     "alter_configs": lambda admin: admin.alter_configs({TOPIC: {"retention.ms": "1000000"}}),
     "alter_group_offsets": lambda admin: admin.alter_group_offsets("g", {T0: 2}),
     "alter_partition_reassignments": lambda admin: admin.alter_partition_reassignments({T0: [1]}),
+    "alter_user_scram_credentials": lambda admin: whatever_is_answered(admin.alter_user_scram_credentials([GONE])),
     "create_acls": lambda admin: whatever_is_answered(admin.create_acls([ACL])),
     "create_partitions": lambda admin: admin.create_partitions({"t": 2}),
     "create_topic": lambda admin: admin.create_topic("new"),
@@ -67,6 +71,7 @@ CALLS: dict[str, Callable[[kclient.Admin], Awaitable[Any]]] = {
     "describe_producers": lambda admin: whatever_is_answered(admin.describe_producers([T0])),
     "describe_topics": lambda admin: admin.describe_topics(["t"]),
     "describe_transactions": lambda admin: whatever_is_answered(admin.describe_transactions(["x"])),
+    "describe_user_scram_credentials": lambda admin: whatever_is_answered(admin.describe_user_scram_credentials(["a"])),
     "elect_leaders": lambda admin: admin.elect_leaders(ElectionType.PREFERRED, [T0]),
     "fence_producers": lambda admin: whatever_is_answered(admin.fence_producers(["x"])),
     "find_hanging_transactions": lambda admin: whatever_is_answered(admin.find_hanging_transactions([T0])),
