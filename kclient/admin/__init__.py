@@ -1,4 +1,4 @@
-"""The admin client: topics, settings, groups, their offsets, ACLs, users, transactions, the cluster, its features."""
+"""The admin client: topics, settings, groups, their offsets, ACLs, users, quotas, transactions, the cluster."""
 
 from kclient.acls import AclOperation, AclPermissionType, PatternType, ResourceType
 from kclient.admin.acl_types import AclBinding, AclBindingFilter
@@ -10,6 +10,7 @@ from kclient.admin.feature_types import (
     SupportedVersionRange,
     UpgradeType,
 )
+from kclient.admin.quota_types import ClientQuotaEntity, ClientQuotaFilter, QuotaName
 from kclient.admin.transaction_types import (
     AbortTransactionSpec,
     ActiveProducer,
@@ -53,6 +54,8 @@ __all__ = [
     "AclPermissionType",
     "ActiveProducer",
     "Admin",
+    "ClientQuotaEntity",
+    "ClientQuotaFilter",
     "ClusterDescription",
     "ConfigEntry",
     "ConfigOperation",
@@ -75,6 +78,7 @@ __all__ = [
     "PartitionLag",
     "PartitionReassignment",
     "PatternType",
+    "QuotaName",
     "ResourceType",
     "ScramCredentialInfo",
     "ScramMechanism",

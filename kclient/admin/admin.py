@@ -13,6 +13,7 @@ from kclient.admin.base import check_code
 from kclient.admin.configs import ConfigOperations
 from kclient.admin.features import FeatureOperations
 from kclient.admin.groups import GroupOperations
+from kclient.admin.quotas import QuotaOperations
 from kclient.admin.reassignments import ReassignmentOperations
 from kclient.admin.transactions import TransactionOperations
 from kclient.admin.types import ClusterDescription
@@ -40,8 +41,9 @@ class Admin(
     FeatureOperations,
     AclOperations,
     UserOperations,
+    QuotaOperations,
 ):
-    """Creates, describes, alters and deletes topics, groups, settings, ACLs, users, transactions. For asyncio and trio.
+    """Creates, describes, alters and deletes topics, groups, settings, ACLs, users and so on. For asyncio and trio.
 
     ```python
     async with kclient.Admin(bootstrap_servers="localhost:9092") as admin:

@@ -11,6 +11,8 @@ from kclient.admin import (
     AclBinding,
     AclBindingFilter,
     ActiveProducer,
+    ClientQuotaEntity,
+    ClientQuotaFilter,
     ClusterDescription,
     ConfigEntry,
     ConfigResource,
@@ -291,6 +293,22 @@ class Admin(StartedByWith):
     ) -> None:
         """Adds, replaces and deletes SCRAM credentials (KIP-554)."""
         self._call(self._admin.alter_user_scram_credentials, alterations, timeout=timeout)
+
+    def describe_client_quotas(
+        self, quota_filter: ClientQuotaFilter | None = None, *, timeout: float | None = None
+    ) -> dict[ClientQuotaEntity, dict[str, float]]:
+        """The quotas that a filter finds: numbers by name, of each entity (KIP-546)."""
+        return self._call(self._admin.describe_client_quotas, quota_filter, timeout=timeout)
+
+    def alter_client_quotas(
+        self,
+        quotas: Mapping[ClientQuotaEntity, Mapping[str, float | None]],
+        *,
+        validate_only: bool = False,
+        timeout: float | None = None,
+    ) -> None:
+        """Sets and removes quotas, and leaves the others as they are (KIP-546)."""
+        self._call(self._admin.alter_client_quotas, quotas, validate_only=validate_only, timeout=timeout)
 
     def delete_records(self, before: WholeNumbers, *, timeout: float | None = None) -> dict[TopicPartition, int]:
         """Deletes the records before an offset of each partition (−1: all of them); returns the logs' new starts."""

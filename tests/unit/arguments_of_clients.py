@@ -25,6 +25,8 @@ from kclient.admin import (
     AclBinding,
     AclBindingFilter,
     AclOperation,
+    ClientQuotaEntity,
+    ClientQuotaFilter,
     ElectionType,
     FeatureUpdate,
     PatternType,
@@ -83,6 +85,9 @@ alteration = st.builds(
     UserScramCredentialUpsertion, user=st.just("c"), mechanism=st.just(ScramMechanism.SCRAM_SHA_512),
     password=st.just("p"),
 )  # fmt: skip
+entity = st.builds(ClientQuotaEntity, user=st.sampled_from(["a", "b"]))
+quota_filter = st.builds(ClientQuotaFilter, user=st.none() | st.just("a"), strict=st.booleans())
+rates = st.dictionaries(st.sampled_from(["producer_byte_rate", "x"]), st.none() | st.floats(1, 9), max_size=2)
 place = st.sampled_from(list(OffsetSpec)) | st.integers(0, 10)
 
 
@@ -100,6 +105,8 @@ def listener() -> RebalanceListener:
 
 # What is right, and what is nearly right, by the name of the parameter.
 RIGHT: Arguments = {
+    "quota_filter": st.none() | quota_filter,
+    "quotas": st.dictionaries(entity, rates, max_size=2),
     "alterations": st.lists(alteration, max_size=1),
     "users": st.none() | st.lists(st.sampled_from(["a", "b"]), max_size=2),
     "acl_filter": st.none() | acl_filter,
@@ -171,6 +178,10 @@ NEARLY: Arguments = {
         texts | edges, st.lists(st.lists(edges, max_size=2) | scalars, max_size=2), max_size=2
     ),
     "acl_filter": acl | scalars,
+    "quota_filter": entity | scalars,
+    "quotas": st.dictionaries(
+        entity | texts, st.dictionaries(texts, numbers | texts, max_size=2) | scalars, max_size=2
+    ),
     "alterations": st.lists(alteration | scalars, max_size=3) | alteration,
     "users": st.lists(texts | scalars, max_size=2) | texts,
     "acls": st.lists(acl | acl_filter | scalars, max_size=2) | acl,

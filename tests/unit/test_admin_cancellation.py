@@ -14,6 +14,7 @@ from kclient.admin import (
     AbortTransactionSpec,
     AclBinding,
     AclOperation,
+    ClientQuotaEntity,
     ConfigResource,
     ConfigResourceType,
     ElectionType,
@@ -38,6 +39,7 @@ TOPIC = ConfigResource(ConfigResourceType.TOPIC, "t")
 DOWNGRADE = FeatureUpdate(1, UpgradeType.SAFE_DOWNGRADE)
 ACL = AclBinding(resource_type=ResourceType.TOPIC, resource_name="t", principal="User:a", operation=AclOperation.READ)
 GONE = UserScramCredentialDeletion(user="a", mechanism=ScramMechanism.SCRAM_SHA_512)
+QUOTA = ClientQuotaEntity(user="a")
 SPEC = AbortTransactionSpec(TopicPartition("old", 0), 7, 0, 0)
 
 
@@ -49,6 +51,7 @@ async def whatever_is_answered(call: Awaitable[Any]) -> None:
 
 CALLS: dict[str, Callable[[kclient.Admin], Awaitable[Any]]] = {
     "abort_transaction": lambda admin: whatever_is_answered(admin.abort_transaction(SPEC)),
+    "alter_client_quotas": lambda admin: whatever_is_answered(admin.alter_client_quotas({QUOTA: {"x": 1}})),
     "alter_configs": lambda admin: admin.alter_configs({TOPIC: {"retention.ms": "1000000"}}),
     "alter_group_offsets": lambda admin: admin.alter_group_offsets("g", {T0: 2}),
     "alter_partition_reassignments": lambda admin: admin.alter_partition_reassignments({T0: [1]}),
@@ -64,6 +67,7 @@ CALLS: dict[str, Callable[[kclient.Admin], Awaitable[Any]]] = {
     "delete_topic": lambda admin: admin.delete_topic("old"),
     "delete_topics": lambda admin: admin.delete_topics(["old", "older"]),
     "describe_acls": lambda admin: whatever_is_answered(admin.describe_acls()),
+    "describe_client_quotas": lambda admin: whatever_is_answered(admin.describe_client_quotas()),
     "describe_cluster": lambda admin: admin.describe_cluster(),
     "describe_configs": lambda admin: admin.describe_configs([TOPIC]),
     "describe_features": lambda admin: admin.describe_features(),
