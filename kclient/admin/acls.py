@@ -13,13 +13,16 @@ from kclient.errors import UnsupportedVersionError
 from kclient.net.connection import Connection
 from kclient.protocol.messages import (
     AclCreation,
+    AclDescription,
     CreateAclsRequest,
     CreateAclsResponse,
     DeleteAclsFilter,
     DeleteAclsFilterResult,
+    DeleteAclsMatchingAcl,
     DeleteAclsRequest,
     DeleteAclsResponse,
     DescribeAclsRequest,
+    DescribeAclsResource,
     DescribeAclsResponse,
 )
 
@@ -67,19 +70,7 @@ class AclOperations(AdminBase):
             return response
 
         response = await self._retrying(ask, timeout, what)
-        found = [
-            AclBinding(
-                resource_type=ResourceType(resource.resource_type),
-                resource_name=resource.resource_name,
-                pattern_type=PatternType(resource.pattern_type),
-                principal=acl.principal,
-                host=acl.host,
-                operation=AclOperation(acl.operation),
-                permission_type=AclPermissionType(acl.permission_type),
-            )
-            for resource in response.resources
-            for acl in resource.acls
-        ]
+        found = [_binding(resource, acl) for resource in response.resources for acl in resource.acls]
         return _in_order(found)
 
     async def create_acls(self, acls: Iterable[AclBinding], *, timeout: float | None = None) -> None:
@@ -164,20 +155,26 @@ def _removed(asked: AclBindingFilter, row: DeleteAclsFilterResult) -> tuple[list
     error = failure(row.error_code, f"ACLs of {asked}", row.error_message)
     gone = []
     for acl in row.matching_acls:
-        binding = AclBinding(
-            resource_type=ResourceType(acl.resource_type),
-            resource_name=acl.resource_name,
-            pattern_type=PatternType(acl.pattern_type),
-            principal=acl.principal,
-            host=acl.host,
-            operation=AclOperation(acl.operation),
-            permission_type=AclPermissionType(acl.permission_type),
-        )
+        binding = _binding(acl, acl)
         refused = failure(acl.error_code, _name(binding), acl.error_message)
         if refused is None:
             gone.append(binding)
         error = error or refused
     return gone, error
+
+
+def _binding(
+    resource: DescribeAclsResource | DeleteAclsMatchingAcl, acl: AclDescription | DeleteAclsMatchingAcl
+) -> AclBinding:
+    return AclBinding(
+        resource_type=ResourceType(resource.resource_type),
+        resource_name=resource.resource_name,
+        pattern_type=PatternType(resource.pattern_type),
+        principal=acl.principal,
+        host=acl.host,
+        operation=AclOperation(acl.operation),
+        permission_type=AclPermissionType(acl.permission_type),
+    )
 
 
 def _check_patterns(
