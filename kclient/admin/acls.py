@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from kclient.acls import AclOperation, AclPermissionType, PatternType, ResourceType
-from kclient.admin.acl_types import AclBinding, AclBindingFilter, as_bindings, as_filter, as_filters
+from kclient.admin.acl_types import ANY_HOST, AclBinding, AclBindingFilter, as_bindings, as_filter, as_filters
 from kclient.admin.base import AdminBase, Outcome, check_code, failure
 from kclient.admin.types import raise_failures
 from kclient.cluster import Trial, version_for
@@ -210,8 +210,11 @@ def _deletion(wanted: AclBindingFilter) -> DeleteAclsFilter:
 
 
 def _name(acl: AclBinding) -> str:
-    what = f"{acl.operation.name} {acl.resource_type.name} {acl.resource_name}"
-    return f"ACL {acl.permission_type.name} {acl.principal} {what}"
+    """Tells it from every other one."""
+    kind = f"{acl.pattern_type.name} " if acl.pattern_type is not PatternType.LITERAL else ""
+    host = f" from {acl.host}" if acl.host != ANY_HOST else ""
+    what = f"{acl.operation.name} {kind}{acl.resource_type.name} {acl.resource_name}"
+    return f"ACL {acl.permission_type.name} {acl.principal}{host} {what}"
 
 
 def _in_order(acls: Iterable[AclBinding]) -> list[AclBinding]:

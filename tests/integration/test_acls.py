@@ -17,6 +17,7 @@ from kclient.admin import (
     AclPermissionType,
     Admin,
     NewTopic,
+    PartialFailureError,
     PatternType,
     ResourceType,
 )
@@ -149,16 +150,26 @@ async def test_every_kind_of_entry_comes_back(guarded: KafkaServer, topic: str) 
         assert gone[of_cluster] == [cluster]
 
 
-async def test_one_that_is_refused_does_not_keep_the_others(guarded: KafkaServer, topic: str) -> None:
-    wrong = AclBinding(
-        resource_type=ResourceType.CLUSTER, resource_name="other", operation=AclOperation.ALTER, principal=ALICE
-    )
+async def test_those_that_are_refused_do_not_keep_the_others(guarded: KafkaServer, topic: str) -> None:
+    wrong = [
+        AclBinding(
+            resource_type=ResourceType.CLUSTER, resource_name="other", operation=AclOperation.ALTER, principal=ALICE,
+            host=host,
+        )
+        for host in ("*", "10.0.0.1")
+    ]  # fmt: skip
     async with Admin(bootstrap_servers=guarded.bootstrap) as admin:
         with pytest.raises(InvalidRequestError, match="ACL ALLOW User:alice ALTER CLUSTER other"):
-            await admin.create_acls([wrong, write(topic)])
+            await admin.create_acls([wrong[0], write(topic)])
         await until(
             lambda: admin.describe_acls(AclBindingFilter(resource_name=topic)), lambda found: found == [write(topic)]
         )
+        with pytest.raises(PartialFailureError) as failed:
+            await admin.create_acls(wrong)
+        assert set(failed.value.failures) == {
+            "ACL ALLOW User:alice ALTER CLUSTER other",
+            "ACL ALLOW User:alice from 10.0.0.1 ALTER CLUSTER other",
+        }
         await admin.delete_acls([AclBindingFilter(resource_name=topic)])
 
 
