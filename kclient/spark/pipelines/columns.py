@@ -120,6 +120,16 @@ def stretches(batch: pyarrow.RecordBatch) -> Iterator[tuple[str, int, pyarrow.Re
         start = end
 
 
+def in_pieces(records: pyarrow.RecordBatch, size: int) -> Iterator[pyarrow.RecordBatch]:
+    """The records in pieces of about so many bytes at most."""
+    if records.nbytes <= size or records.num_rows < 2:
+        yield records
+        return
+    rows = max(1, records.num_rows * size // records.nbytes)
+    for start in range(0, records.num_rows, rows):
+        yield records.slice(start, rows)
+
+
 def tallies_of(batch: pyarrow.RecordBatch) -> Iterator[tuple[int, Tally]]:
     """The records counted by partition; they are sorted by it."""
     partitions, offsets = batch.column("partition"), batch.column("offset")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kclient.spark.pipelines.audit_sides import ReadableSide
-from kclient.spark.pipelines.columns import packed_headers, unpacked_headers
+from kclient.spark.pipelines.columns import in_pieces, packed_headers, unpacked_headers
 from kclient.spark.pipelines.compact_folder import STATE, CompactedFile, StagedTable
 from kclient.spark.pipelines.failures import CompactError
 from kclient.spark.pipelines.folder import sync
@@ -33,7 +33,13 @@ SORTED_BY = ("key", "partition", "fresh", "offset")
 RECEIPTS = "receipt string"
 _ROW_GROUP_BYTES = 64 << 20
 _ROW_GROUP_ROWS = 1 << 20
+_PIECE_BYTES = 8 << 20
+"""So much is looked at at a time."""
 _READ_ROWS = 16_384
+_READ_BYTES = 4 << 20
+"""A batch of the former table has so many rows, or about so many bytes."""
+_BUFFER = 1 << 20
+"""How much of a column is read ahead."""
 
 
 @dataclass(frozen=True)
@@ -159,8 +165,10 @@ class TableReading:
 
         schema = _schema()
         try:
-            with parquet.ParquetFile(file.path, page_checksum_verification=True) as opened:
-                for batch in opened.iter_batches(_READ_ROWS, use_threads=False):
+            with parquet.ParquetFile(
+                file.path, buffer_size=_BUFFER, pre_buffer=False, page_checksum_verification=True
+            ) as opened:
+                for batch in opened.iter_batches(_rows_of_batch(opened.metadata), use_threads=False):
                     columns = {name: batch.column(name) for name in ("key", "value", "partition", "offset")}
                     headers = batch.column("headers") if self._headers else pyarrow.nulls(batch.num_rows)
                     columns |= {
@@ -179,6 +187,13 @@ class TableReading:
         import pyarrow
 
         return packed_headers(headers) if self._headers else pyarrow.nulls(len(headers), pyarrow.binary())
+
+
+def _rows_of_batch(about: Any) -> int:
+    """How many rows of a file make a batch, going by its largest rows on average of a row group."""
+    groups = (about.row_group(number) for number in range(about.num_row_groups))
+    largest = max((group.total_byte_size // max(group.num_rows, 1) for group in groups), default=0)
+    return max(1, min(_READ_ROWS, _READ_BYTES // max(largest, 1)))
 
 
 def last_of_keys(batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
@@ -324,8 +339,9 @@ class TableWriting:
             texts += batch.column("receipt").drop_null().to_pylist()
             records = batch.filter(batch.column("key").is_valid())
             taken += records.num_rows
-            if records.num_rows:
-                self._keep(table, state, *latest.add(records))
+            for piece in in_pieces(records, _PIECE_BYTES):  # Spark's batches may be of 64 MB
+                if piece.num_rows:
+                    self._keep(table, state, *latest.add(piece))
         found = latest.rest()
         if found is not None:
             self._keep(table, state, *found)

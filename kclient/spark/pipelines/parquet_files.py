@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import crc32c
 
-from kclient.spark.pipelines.columns import stored_schema, tallies_of, unpacked
+from kclient.spark.pipelines.columns import in_pieces, stored_schema, tallies_of, unpacked
 from kclient.spark.pipelines.folder import StagedRun
 from kclient.spark.pipelines.layout import BY_DATE, Layout
 from kclient.spark.pipelines.parquet_choices import ParquetChoices
@@ -74,7 +74,7 @@ class ParquetFiles:
 
     def append(self, topic: str, period: int, records: pyarrow.RecordBatch) -> None:
         """Records of one topic and period."""
-        for piece in _pieces(records, self._choices.piece_size):
+        for piece in in_pieces(records, self._choices.piece_size):
             if self._file is None or (self._file.topic, self._file.period) != (topic, period) or self._file.is_full:
                 self._finish()
                 self._file = self._open(topic, period)
@@ -183,16 +183,6 @@ class _File:
             self._bytes += self._gathered_bytes
             self.ratio = max(self._sink.size / self._bytes, 0.001)
         self._gathered, self._gathered_bytes, self._gathered_rows = [], 0, 0
-
-
-def _pieces(records: pyarrow.RecordBatch, size: int) -> Iterator[pyarrow.RecordBatch]:
-    """The records in pieces of about so many bytes at most."""
-    if records.nbytes <= size or records.num_rows < 2:
-        yield records
-        return
-    rows = max(1, records.num_rows * size // records.nbytes)
-    for start in range(0, records.num_rows, rows):
-        yield records.slice(start, rows)
 
 
 class _Sink(io.RawIOBase):

@@ -197,3 +197,14 @@ def test_a_table_tells_of_itself(tmp_path: Path) -> None:
     path.write_text('{"format": 2}', "utf-8")
     with pytest.raises(CompactError, match="written by a newer kclient"):
         CompactedTable.read(path)
+
+
+def test_large_rows_of_the_former_table_are_read_a_few_at_a_time(tmp_path: Path) -> None:
+    logs = Logs()
+    logs.records[0] += [Sent(b"%d" % number, bytes([number]) * 1_000_000, 0, 1) for number in range(40)]
+    _, writes = run(tmp_path / "table", logs, [NewRange(0, 0, 40)], 1, keep=False)
+    (file,) = writes[0].files
+    reading = TableReading(logs, [FormerFile(tmp_path / "table" / file.path, file.rows)], headers=False)
+    batches = list(reading.run(iter([pa.record_batch([pa.array([0], pa.int64())], ["id"])])))
+    assert sum(batch.num_rows for batch in batches) == 40 + 1
+    assert max(batch.nbytes for batch in batches) < 6_000_000
