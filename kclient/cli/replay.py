@@ -80,7 +80,7 @@ def replay(
     with told(output.note, going_on=trying_for(patience)), shown("looking at the archive and the target"):
         summary = run(None, source, asking, **arguments, dry_run=True)
     for note in ArchiveView(local_folder(source)).notes([each.topic for each in summary.topics]):
-        output.note(note)
+        output.warn(note)
     for warning in summary.warnings:
         output.warn(warning)
     if not dry_run:

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 def fill_at_random(broker: str, topic: str, count: int) -> None:
     """Values of 10,000 bytes that no compression makes smaller, in one partition."""
     with Admin(bootstrap_servers=broker) as admin:
-        admin.create_topic(topic, partitions=1)
+        admin.create_topic(topic, partitions=1, configs={"retention.ms": "-1"})
     chance = random.Random(3)
     with Producer(bootstrap_servers=broker) as producer:
         for _ in range(count):
@@ -143,7 +143,7 @@ def test_the_command_deletes_what_is_old(spark: SparkSession, gateway: str, topi
     assert (done.returncode, json.loads(done.stdout)["records"]) == (0, 2), done.stderr
     assert archived(tmp_path) == expected(topic, range(40))
     done = run("expire", "--from", str(tmp_path), "--older-than", "2024-05-18")
-    assert (done.returncode, "2 records were deleted from" in done.stdout.replace("\n", " ")) == (0, True), done.stderr
+    assert (done.returncode, "0: 0 to before 1; 1: 0 to before 1" in done.stdout) == (0, True), done.stderr
     assert archived(tmp_path) == expected(topic, range(2, 40))
     fill(gateway, topic, range(40, 44))
     assert archive(spark, tmp_path, settings, topics=[topic]).records == 4
