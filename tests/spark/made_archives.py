@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from kclient.spark.pipelines.columns import packed, stored_schema, stretches
 from kclient.spark.pipelines.folder import ArchiveFolder
-from kclient.spark.pipelines.layout import BY_DATE, Layout
+from kclient.spark.pipelines.layout import BY_DATE, ArchiveLayout
 from kclient.spark.pipelines.manifest import ArchivedFile, ArchivedRange, Manifest
 from kclient.spark.pipelines.parquet_choices import ParquetChoices
 from kclient.spark.pipelines.parquet_files import ParquetFiles
@@ -40,7 +40,7 @@ def make_archive(
     begins: Mapping[int, int] | None = None,
     files: int = 1,
     choices: ParquetChoices = _PLAIN,
-    layout: Layout = BY_DATE,
+    layout: ArchiveLayout = BY_DATE,
 ) -> None:
     """One committed run that archives these records.
 
@@ -89,7 +89,7 @@ def make_archive(
         place.publish(manifest)
 
 
-def _batch(topic: str, rows: Sequence[Row], layout: Layout) -> pa.RecordBatch:
+def _batch(topic: str, rows: Sequence[Row], layout: ArchiveLayout) -> pa.RecordBatch:
     header = stored_schema().field("headers").type
     pairs = [None if row.headers is None else [{"key": k, "value": v} for k, v in row.headers] for row in rows]
     columns = {

@@ -22,7 +22,7 @@ from kclient.spark.options import ReadOptions, parse_read_options
 from kclient.spark.pipelines.columns import RECEIPTS, SCHEMA
 from kclient.spark.pipelines.folder import ArchiveFolder, StagedRun
 from kclient.spark.pipelines.job import cause_of, run_job
-from kclient.spark.pipelines.layout import BY_DATE, Layout, layout_of, topic_of
+from kclient.spark.pipelines.layout import BY_DATE, ArchiveLayout, layout_of, topic_of
 from kclient.spark.pipelines.manifest import ArchivedFile, ArchivedRange, ArchiveError, Manifest
 from kclient.spark.pipelines.parquet_choices import ParquetChoices, parquet_choices, session_for
 from kclient.spark.pipelines.places import local_folder
@@ -216,7 +216,7 @@ class ArchiveRun:
         max_offsets: int | None = None,
         min_partitions: int | None = None,
         choices: ParquetChoices | None = None,
-        layout: Layout | None = None,
+        layout: ArchiveLayout | None = None,
     ) -> None:
         check_callback(progress, "progress")
         self._spark = spark
@@ -266,7 +266,9 @@ class ArchiveRun:
         self._report("plan", 1, 1)
         return todo
 
-    def stage(self, staged: StagedRun, ranges: Sequence[ArchivedRange], layout: Layout = BY_DATE) -> list[Receipt]:
+    def stage(
+        self, staged: StagedRun, ranges: Sequence[ArchivedRange], layout: ArchiveLayout = BY_DATE
+    ) -> list[Receipt]:
         """Tasks read just these ranges and write them as Parquet below the staging folder; returns what they say."""
         if not ranges:
             return []
@@ -339,9 +341,9 @@ class ArchiveRun:
         return ArchiveSummary(self._folder.destination, number, topics, seconds, dry_run, todo.remaining)
 
 
-def _check_layout(folder: ArchiveFolder, last: Manifest | None, wanted: Layout | None) -> None:
+def _check_layout(folder: ArchiveFolder, last: Manifest | None, wanted: ArchiveLayout | None) -> None:
     if last is not None and wanted is not None and wanted.names != last.layout:
-        kept = Layout(last.layout)
+        kept = ArchiveLayout(last.layout)
         raise ArchiveError(
             f"the archive {folder.destination} is laid out by {kept}, and was to go on by {wanted}: readers of Parquet"
             f" take one layout; go on with --partition-by {kept} (partition_by={str(kept)!r}, or none), or archive into"
@@ -349,9 +351,9 @@ def _check_layout(folder: ArchiveFolder, last: Manifest | None, wanted: Layout |
         )
 
 
-def _layout_of(last: Manifest | None, wanted: Layout | None) -> Layout:
+def _layout_of(last: Manifest | None, wanted: ArchiveLayout | None) -> ArchiveLayout:
     """That of the archive, if there is one."""
-    return Layout(last.layout) if last is not None else wanted or BY_DATE
+    return ArchiveLayout(last.layout) if last is not None else wanted or BY_DATE
 
 
 def _read_options(

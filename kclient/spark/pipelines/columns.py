@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from kclient.spark.pipelines.layout import BY_DATE, Layout
+from kclient.spark.pipelines.layout import BY_DATE, ArchiveLayout
 from kclient.spark.pipelines.receipts import Tally
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _ADDED = ("topic", "period", "receipt")
 """What is not in the files: topic and time are in the folders' names."""
 
 
-def packed(batch: pyarrow.RecordBatch, layout: Layout = BY_DATE) -> pyarrow.RecordBatch:
+def packed(batch: pyarrow.RecordBatch, layout: ArchiveLayout = BY_DATE) -> pyarrow.RecordBatch:
     """What was consumed, in the columns of `SCHEMA`."""
     import pyarrow
 

@@ -30,7 +30,7 @@ _LAST_US = ((date.max - _EPOCH).days + 1) * _DAY_US - 1
 
 
 @dataclass(frozen=True)
-class Layout:
+class ArchiveLayout:
     """The folders below an archive's.
 
     Attributes:
@@ -99,11 +99,11 @@ class Layout:
         return [topic, *(told[name] for name in parts)]
 
 
-BY_DATE = Layout(("topic", "date"))
+BY_DATE = ArchiveLayout(("topic", "date"))
 """That of archives whose makers have chosen none."""
 
 
-def layout_of(partition_by: Any) -> Layout:
+def layout_of(partition_by: Any) -> ArchiveLayout:
     """The layout that an argument names.
 
     Args:
@@ -115,9 +115,9 @@ def layout_of(partition_by: Any) -> Layout:
     given = partition_by.split(",") if isinstance(partition_by, str) else partition_by
     names = tuple(given) if isinstance(given, list | tuple) else None
     if names not in _LAYOUTS:
-        known = "; ".join(str(Layout(each)) for each in _LAYOUTS)
+        known = "; ".join(str(ArchiveLayout(each)) for each in _LAYOUTS)
         raise ConfigError(f"partition_by is one of {known}; not {shown(partition_by)}")
-    return Layout(names)
+    return ArchiveLayout(names)
 
 
 def topic_of(path: str) -> str:

@@ -15,7 +15,7 @@ import crc32c
 
 from kclient.spark.pipelines.columns import in_pieces, stored_schema, tallies_of, unpacked
 from kclient.spark.pipelines.folder import StagedRun
-from kclient.spark.pipelines.layout import BY_DATE, Layout
+from kclient.spark.pipelines.layout import BY_DATE, ArchiveLayout
 from kclient.spark.pipelines.parquet_choices import ParquetChoices
 from kclient.spark.pipelines.receipts import FileReceipt, Tally
 
@@ -47,7 +47,7 @@ class ParquetFiles:
         name: str,
         topic_ids: Mapping[str, str],
         choices: ParquetChoices,
-        layout: Layout = BY_DATE,
+        layout: ArchiveLayout = BY_DATE,
     ) -> None:
         self.receipts: list[FileReceipt] = []
         """What was written and forced to disk."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kclient.spark.pipelines.folder import ArchiveFolder, explained, sync
-from kclient.spark.pipelines.layout import Layout, topic_of
+from kclient.spark.pipelines.layout import ArchiveLayout, topic_of
 from kclient.spark.pipelines.manifest import Manifest
 from kclient.spark.pipelines.parquet_files import write_empty
 
@@ -35,7 +35,7 @@ def publish(folder: ArchiveFolder, manifest: Manifest) -> None:
 def _keep_names_text(destination: Path, manifest: Manifest) -> None:
     if not any(_NUMBER.match(topic_of(file.path)) for file in manifest.files):
         return
-    layout = Layout(manifest.layout)
+    layout = ArchiveLayout(manifest.layout)
     target = destination / layout.folder_at(_NO_TOPIC, 0) / _TEXT_MARKER
     if target.exists():
         return

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from kclient.spark.options import ReadOptions
 from kclient.spark.pipelines.columns import packed, receipt_row, split_receipts, stretches, tally_of
 from kclient.spark.pipelines.folder import StagedRun
-from kclient.spark.pipelines.layout import Layout
+from kclient.spark.pipelines.layout import ArchiveLayout
 from kclient.spark.pipelines.parquet_choices import ParquetChoices
 from kclient.spark.pipelines.parquet_files import ParquetFiles
 from kclient.spark.pipelines.receipts import ReadReceipt, Tally, to_text
@@ -33,7 +33,9 @@ _REPORT_S = 0.5
 class Reading:
     """The tasks that read: each gets the number of its piece and gives records, and in the end a receipt."""
 
-    def __init__(self, options: ReadOptions, pieces: Sequence[OffsetRange], staged: StagedRun, layout: Layout) -> None:
+    def __init__(
+        self, options: ReadOptions, pieces: Sequence[OffsetRange], staged: StagedRun, layout: ArchiveLayout
+    ) -> None:
         self._options = options
         self._pieces = tuple(pieces)
         self._staged = staged
@@ -63,7 +65,7 @@ class Writing:
     """The tasks that write: each gets records in the order of topics and periods, and gives receipts."""
 
     def __init__(
-        self, staged: StagedRun, topic_ids: Mapping[str, str], choices: ParquetChoices, layout: Layout
+        self, staged: StagedRun, topic_ids: Mapping[str, str], choices: ParquetChoices, layout: ArchiveLayout
     ) -> None:
         self._staged = staged
         self._topic_ids = dict(topic_ids)

@@ -17,7 +17,7 @@ from kclient.spark.pipelines.archive import ArchiveRun
 from kclient.spark.pipelines.archive_reader import PartitionReader
 from kclient.spark.pipelines.archive_view import ArchiveView
 from kclient.spark.pipelines.folder import ArchiveFolder
-from kclient.spark.pipelines.layout import Layout, layout_of
+from kclient.spark.pipelines.layout import ArchiveLayout, layout_of
 from kclient.spark.pipelines.manifest import Manifest
 from tests.spark.made_archives import Row, make_archive
 
@@ -33,7 +33,7 @@ LAYOUTS = {
 }
 
 
-def folders(layout: Layout, times: list[int]) -> list[str]:
+def folders(layout: ArchiveLayout, times: list[int]) -> list[str]:
     return [layout.folder("t", each) for each in layout.periods(pyarrow.array(times, pyarrow.int64())).to_pylist()]
 
 
