@@ -7,16 +7,18 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kclient.errors import KafkaTimeoutError
+from kclient import ConfigResource, ConfigResourceType
+from kclient.errors import KafkaTimeoutError, UnknownTopicOrPartitionError
 from kclient.spark import DataLossError, MirrorError
 from kclient.spark.pipelines import mirror_topics, replay_tasks
 from kclient.spark.pipelines.mirror import MirrorRun
+from kclient.spark.pipelines.mirror_topics import MirrorLook, MirrorTopics
 from kclient.spark.pipelines.replay_target import ReplayTarget
 from kclient.spark.pipelines.replay_tasks import PartitionReceipt, Replayed, ReplayJob
 from kclient.sync import Admin, Consumer, Producer
@@ -359,3 +361,58 @@ def test_two_mirrors_that_claim_a_target_at_once_mix_no_records(
         assert not [group for group in admin.list_groups() if group.group_id.endswith(f":{topic}")]
     assert offsets(other, topic, 0) == []
     assert run_here(broker, other, f"first-{topic}", topics=[topic]).records == 6
+
+
+def test_brokers_may_learn_of_a_topic_a_moment_after_it_was_made(
+    gateway: str, other: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kafka's brokers answer CreateTopics before they tell of the topic."""
+    fill(gateway, make(gateway, topic, 1), range(5))
+    made, listed, looks = MirrorTopics.make, Admin.list_topics, list[int]()
+    hidden = set[str]()
+
+    def make_and_hide(self: MirrorTopics, seen: MirrorLook, *, validate_only: bool = False) -> None:
+        made(self, seen, validate_only=validate_only)
+        if not validate_only:
+            hidden.add(topic)
+
+    def describe_topics(self: Admin, wanted: Collection[str], **named: Any) -> Any:
+        if hidden & set(wanted):
+            looks.append(1)
+            if len(looks) == 3:
+                hidden.clear()
+            raise UnknownTopicOrPartitionError("not yet")
+        return described(self, wanted, **named)
+
+    described = Admin.describe_topics
+    monkeypatch.setattr(MirrorTopics, "make", make_and_hide)
+    monkeypatch.setattr(Admin, "describe_topics", describe_topics)
+    monkeypatch.setattr(
+        Admin, "list_topics", lambda self, **named: [each for each in listed(self, **named) if each.name not in hidden]
+    )
+    assert run_here(gateway, other, topics=[topic]).records == 5
+    assert len(looks) == 3
+
+
+@pytest.mark.kafka
+def test_timestamps_that_the_target_refuses_are_told_with_what_helps(
+    gateway: str, kafka: KafkaServer, topic: str
+) -> None:
+    make(gateway, topic, 1, **{"message.timestamp.after.max.ms": str(2**63 - 1)})
+    with Producer(bootstrap_servers=gateway) as producer:
+        producer.send(topic, b"far ahead", timestamp=4_000_000_000_000).result()
+    with pytest.raises(
+        MirrorError, match=rf"{topic} takes no record with a timestamp .*message.timestamp.after.max.ms"
+    ):
+        run_here(gateway, kafka.bootstrap, topics=[topic], copy_settings=False)
+    assert run_here(gateway, kafka.bootstrap, topics=[topic], prefix="same-").records == 1
+
+
+@pytest.mark.kafka
+def test_settings_that_kafka_4_knows_no_more(kafka3: KafkaServer, kafka: KafkaServer, topic: str) -> None:
+    old = {"message.downconversion.enable": "false", "message.format.version": "3.0-IV1", "segment.ms": "7777777"}
+    fill(kafka3.bootstrap, make(kafka3.bootstrap, topic, 1, **old), range(5))
+    assert run_here(kafka3.bootstrap, kafka.bootstrap, topics=[topic]).records == 5
+    resource = ConfigResource(ConfigResourceType.TOPIC, topic)
+    with Admin(bootstrap_servers=kafka.bootstrap) as admin:
+        assert admin.describe_configs([resource])[resource]["segment.ms"].value == "7777777"

@@ -213,6 +213,9 @@ class MirrorRun:
             with self._target(seen) as target:
                 self._looked(target, seen)  # what cannot be done of one topic is told before any other is made
                 self._topics.make(seen)
+                target.await_made(
+                    {self._selection.target_of(name): len(seen.topics[name].partitions) for name in seen.unfit}
+                )
                 plans = self._plans(target, seen)
                 warnings = _warnings(target, plans)
                 plans = target.claim(plans, run, 0, append=False)

@@ -28,13 +28,15 @@ _NOT_COPIED = frozenset(
     {
         "follower.replication.throttled.replicas",
         "leader.replication.throttled.replicas",
+        "message.downconversion.enable",
+        "message.format.version",
         "message.timestamp.difference.max.ms",
         "message.timestamp.type",
         "min.insync.replicas",
         "unclean.leader.election.enable",
     }
 )
-"""What belongs to the source's brokers and how many there are; and what would give records other timestamps."""
+"""What belongs to the source's brokers, how many and how old they are; and what would give records other timestamps."""
 
 
 @dataclass(frozen=True)

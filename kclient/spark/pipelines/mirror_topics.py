@@ -228,7 +228,7 @@ class MirrorTopics:
                     f"{goals[name]} cannot be made for {name}: {error}; give it another name by --rename or --prefix"
                 ) from error
             except InvalidConfigurationError as error:
-                if error.code is not ErrorCode.INVALID_CONFIG:
+                if error.code != ErrorCode.INVALID_CONFIG:
                     raise
                 raise MirrorError(
                     f"{goals[name]} cannot be made with the settings of {name}: {error}; leave them out by"

@@ -35,6 +35,9 @@ logger: logging.Logger = logging.getLogger("kclient.spark")
 
 _LOOK_S = 60.0
 """How long the target is searched for records of others."""
+_MADE_S = 20.0
+"""How long brokers may take to tell of a topic that was made."""
+_PAUSE_S = 0.1
 _GIVE_UP_S = 5.0
 """How long whoever ends a run waits for brokers."""
 
@@ -244,6 +247,26 @@ class ReplayTarget:
                     " keeps the last, and it refuses records without a key"
                 )
         return found
+
+    def await_made(self, wanted: Mapping[str, int]) -> None:
+        """Wait for topics that have just been made, or have got partitions: brokers learn of it a moment later.
+
+        Args:
+            wanted: By target, how many partitions it has to have.
+
+        Raises:
+            PipelineError: they are not there, however long that is waited for.
+        """
+        deadline = time.monotonic() + _MADE_S
+        with LiveCluster(self._asking) as cluster:
+            while True:
+                there = cluster.topics(wanted)
+                late = [name for name in wanted if name not in there or len(there[name].partitions) < wanted[name]]
+                if not late:
+                    return
+                if time.monotonic() > deadline:
+                    raise self._changed(late[0])
+                time.sleep(_PAUSE_S)
 
     # ------------------------------------------------------------------ claims
 

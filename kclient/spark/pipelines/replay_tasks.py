@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from kclient.errors import (
+    DeliveryError,
     InvalidProducerEpochError,
+    InvalidTimestampError,
     KafkaError,
     KafkaTimeoutError,
     ProducerFencedError,
@@ -251,7 +253,19 @@ def _replay(job: ReplayJob, todo: Replayed, rate: Rate, throttle: RateLimiter) -
     except TransactionAbortableError as error:  # what made it one is what people can do something about
         if isinstance(error.__cause__, InvalidProducerEpochError):
             raise _ended(job, todo, settings) from error
-        raise (error.__cause__ or error) from None
+        raise _told(job, todo, error.__cause__ or error) from None
+    except DeliveryError as error:
+        raise _told(job, todo, error.failures[0].error if error.failures else error) from None
+
+
+def _told(job: ReplayJob, todo: Replayed, error: BaseException) -> BaseException:
+    """What the target has refused a record for, and what can be done where its text does not say."""
+    if isinstance(error, InvalidTimestampError):
+        return job.work.failure(
+            f"{todo.target} takes no record with a timestamp that a record of {todo.place} has ({error}): raise its"
+            " message.timestamp.before.max.ms or message.timestamp.after.max.ms, which by Kafka 4's default is an hour"
+        )
+    return error
 
 
 def _ended(job: ReplayJob, todo: Replayed, settings: Mapping[str, str]) -> KafkaError:
