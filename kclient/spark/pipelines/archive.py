@@ -24,7 +24,7 @@ from kclient.spark.pipelines.folder import ArchiveFolder, StagedRun
 from kclient.spark.pipelines.job import cause_of, run_job
 from kclient.spark.pipelines.layout import BY_DATE, ArchiveLayout, layout_of, topic_of
 from kclient.spark.pipelines.manifest import ArchivedFile, ArchivedRange, ArchiveError, Manifest
-from kclient.spark.pipelines.parquet_choices import ParquetChoices, parquet_choices, session_for
+from kclient.spark.pipelines.parquet_choices import parquet_choices, session_for
 from kclient.spark.pipelines.places import local_folder
 from kclient.spark.pipelines.planning import ArchivePlan, archivable_topics, plan
 from kclient.spark.pipelines.publishing import OnProgress, publish
@@ -157,7 +157,7 @@ def archive(
     run = ArchiveRun(
         spark, local_folder(destination), settings, topics, pattern, fail_on_data_loss, restart_recreated, progress,
         max_offsets=max_offsets, min_partitions=min_partitions,
-        choices=parquet_choices(spark, compression, compression_level, file_size, row_group_size),
+        choices=(compression, compression_level, file_size, row_group_size),
         layout=None if partition_by is None else layout_of(partition_by),
     )  # fmt: skip
     return run.look() if dry_run else run.run()
@@ -215,7 +215,7 @@ class ArchiveRun:
         *,
         max_offsets: int | None = None,
         min_partitions: int | None = None,
-        choices: ParquetChoices | None = None,
+        choices: tuple[str | None, int | None, int | None, int | None] = (None, None, None, None),
         layout: ArchiveLayout | None = None,
     ) -> None:
         check_callback(progress, "progress")
@@ -227,7 +227,7 @@ class ArchiveRun:
         self._min_partitions = as_count(min_partitions, "min_partitions")
         self._report = progress or (lambda step, done, total: None)
         self._layout = layout
-        self._choices = choices or parquet_choices(spark, None, None, None, None)
+        self._choices = parquet_choices(spark, *choices)
 
     def look(self) -> ArchiveSummary:
         """What a run would do; nothing is written, and another run may be at work."""

@@ -72,22 +72,22 @@ def parquet_choices(
         ConfigError: a compression that is none, or a level that it has not; a size that is too small.
         TypeError: a level or a size that is no whole number.
     """
+    limits = _size(file_size, "file_size"), _size(row_group_size, "row_group_size")
+    level = None if compression_level is None else whole_number(compression_level, "compression_level")
+    if level is not None and compression is None:
+        raise ConfigError("compression_level is one of a compression: name that, too")
     if compression is not None:
         if not isinstance(compression, str) or compression.lower() not in CODECS:
             raise ConfigError(f"compression is one of {', '.join(sorted(CODECS))}, not {shown(compression)}")
         codec = CODECS[compression.lower()]
     else:
         codec = "snappy" if spark is None else codec_of(spark)
-    level = None
-    if compression_level is not None:
-        if compression is None:
-            raise ConfigError("compression_level is one of a compression: name that, too")
-        level = _level(codec, whole_number(compression_level, "compression_level"))
-    groups = _size(row_group_size, "row_group_size")
-    return ParquetChoices(codec, level, _size(file_size, "file_size"), ROW_GROUP_BYTES if groups is None else groups)
+    if level is not None:
+        _check_level(codec, level)
+    return ParquetChoices(codec, level, limits[0], limits[1] or ROW_GROUP_BYTES)
 
 
-def _level(codec: str, level: int) -> int:
+def _check_level(codec: str, level: int) -> None:
     from pyarrow import ArrowInvalid, Codec
 
     try:
@@ -98,7 +98,6 @@ def _level(codec: str, level: int) -> int:
         raise ConfigError("without compression there is no level: leave compression_level out") from None
     if not least <= level <= most:
         raise ConfigError(f"compression_level of {codec} is from {least} to {most}, not {level}")
-    return level
 
 
 def _size(value: Any, what: str) -> int | None:
