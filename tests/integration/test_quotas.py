@@ -1,121 +1,121 @@
-"""Client quotas by the admin client and `kclient quotas`, on real Kafka."""
+"""What a quota of a real broker does to a connection: the pauses that it asks for, and who keeps them."""
 
 from __future__ import annotations
 
-import json
-import time
+import logging
 import uuid
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
 
-import anyio.to_thread
+import anyio
 import pytest
 
-import kclient
-from kclient.admin import Admin, ClientQuotaEntity, ClientQuotaFilter, NewTopic, QuotaName
-from kclient.cli.app import run
-from kclient.errors import InvalidRequestError, UnsupportedVersionError
+from kclient.concurrency import Supervisor
+from kclient.net.connection import Connection
+from kclient.net.settings import ConnectionSettings
+from kclient.protocol import ApiKey, negotiate
+from kclient.protocol.message import ApiMessage
+from kclient.protocol.messages import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasRequestEntityData,
+    AlterClientQuotasRequestEntryData,
+    ComponentData,
+    CreatableTopic,
+    CreateTopicsRequest,
+    DescribeClientQuotasRequest,
+    MetadataRequest,
+    OpData,
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from kclient.records import BatchBuilder
 from tests.kafka_server import KafkaServer
 from tests.wire_session import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.kafka]
 
-IN, OUT = "producer_byte_rate", "consumer_byte_rate"
+BYTE_RATE = 10_000
+"""Bytes a second for one client id; a broker looks at the last ten to eleven seconds."""
+TOO_MUCH = 116_000
+"""So much at once asks for a pause of half a second to a second and a half."""
 
 
-@pytest.fixture
-async def admin(kafka: KafkaServer) -> AsyncIterator[Admin]:
-    async with Admin(bootstrap_servers=kafka.bootstrap) as found:
-        yield found
+async def ask(connection: Connection, message: ApiMessage) -> Any:
+    return await connection.request(message, negotiate(ApiKey(message.API_KEY or 0), connection.api_versions))
 
 
-@pytest.fixture
-def name() -> str:
-    return f"quotas {uuid.uuid4().hex[:8]}"
+@asynccontextmanager
+async def quota(admin: Connection, client_id: str) -> AsyncIterator[None]:
+    """A quota for the bytes that a client id produces, while it lasts."""
+    entity = [AlterClientQuotasRequestEntityData(entity_type="client-id", entity_name=client_id)]
+
+    async def alter(operation: OpData) -> None:
+        request = AlterClientQuotasRequest(entries=[AlterClientQuotasRequestEntryData(entity=entity, ops=[operation])])
+        (entry,) = (await ask(admin, request)).entries
+        assert entry.error_code == 0, entry.error_message
+
+    async def known() -> bool:
+        component = ComponentData(entity_type="client-id", match_type=0, match=client_id)
+        answer = await ask(admin, DescribeClientQuotasRequest(components=[component], strict=True))
+        assert answer.error_code == 0, answer.error_message
+        return bool(answer.entries)
+
+    await alter(OpData(key="producer_byte_rate", value=float(BYTE_RATE)))
+    try:
+        await until(known, bool)
+        yield
+    finally:
+        with anyio.CancelScope(shield=True):
+            await alter(OpData(key="producer_byte_rate", remove=True))
+    await until(known, lambda found: not found)
 
 
-async def test_what_is_set_is_found_until_it_is_removed(admin: Admin, name: str) -> None:
-    user, both = ClientQuotaEntity(user=name), ClientQuotaEntity(user=name, client_id=f"{name} client")
-    default = ClientQuotaEntity(user=name, client_id=QuotaName.DEFAULT)
-    quotas = {user: {IN: 1000.0, OUT: 2000.0}, both: {"request_percentage": 50.5}, default: {IN: 7.0}}
-    await admin.alter_client_quotas(quotas, validate_only=True)
-    of_user = ClientQuotaFilter(user=name)
-    assert await admin.describe_client_quotas(of_user) == {}
-    await admin.alter_client_quotas(quotas)
-    assert await until(lambda: admin.describe_client_quotas(of_user), lambda found: len(found) == 3) == quotas
-    for wanted, entities in (
-        (ClientQuotaFilter(user=name, strict=True), {user}),
-        (ClientQuotaFilter(user=name, client_id=QuotaName.ANY), {both, default}),
-        (ClientQuotaFilter(user=name, client_id=QuotaName.DEFAULT), {default}),
-        (ClientQuotaFilter(client_id=f"{name} client"), {both}),
-    ):
-        assert set(await admin.describe_client_quotas(wanted)) == entities, wanted
-    assert {user, both, default} <= set(await admin.describe_client_quotas())
-    await admin.alter_client_quotas({user: {IN: None, OUT: 3000}})
-    left = {user: {OUT: 3000.0}, both: quotas[both], default: quotas[default]}
-    await until(lambda: admin.describe_client_quotas(of_user), lambda found: found == left)
-    await admin.alter_client_quotas({user: {OUT: None}, both: {"request_percentage": None}, default: {IN: None}})
-    await until(lambda: admin.describe_client_quotas(of_user), lambda found: not found)
+def produce_request(topic: str, size: int) -> ProduceRequest:
+    builder = BatchBuilder(limit=1 << 20)
+    builder.append(0, None, bytes(size))
+    data = [PartitionProduceData(index=0, records=bytes(builder.build()))]
+    return ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=[TopicProduceData(name=topic, partition_data=data)])
 
 
-async def test_one_that_is_refused_does_not_keep_the_others(admin: Admin, name: str) -> None:
-    fine, wrong = ClientQuotaEntity(client_id=name), ClientQuotaEntity(ip=QuotaName.DEFAULT)
-    with pytest.raises(InvalidRequestError, match="Quota of ip <default>"):
-        await admin.alter_client_quotas({fine: {IN: 10**6}, wrong: {IN: 10}})
-    of_client = ClientQuotaFilter(client_id=name)
-    await until(lambda: admin.describe_client_quotas(of_client), lambda found: found == {fine: {IN: 10.0**6}})
-    with pytest.raises(InvalidRequestError):
-        await admin.alter_client_quotas({fine: {"no_such_rate": 1}})
-    await admin.alter_client_quotas({fine: {IN: None}})
+async def test_a_quota_makes_the_connection_pause(
+    kafka: KafkaServer, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "kclient.net.connection")
+    client_id = f"limited-{uuid.uuid4().hex[:8]}"
+    async with Supervisor("test") as supervisor:
+        admin = await Connection.open(kafka.bootstrap, supervisor=supervisor)
+        limited = await Connection.open(kafka.bootstrap, ConnectionSettings(client_id=client_id), supervisor=supervisor)
+        created = await ask(
+            admin, CreateTopicsRequest(topics=[CreatableTopic(name=topic, num_partitions=1, replication_factor=1)])
+        )
+        assert created.topics[0].error_code == 0
+        with anyio.fail_after(20):
+            async with quota(admin, client_id):
+                # The broker may say that it knows the quota a moment before it heeds it.
+                answer = ProduceResponse()
+                while not answer.throttle_time_ms:
+                    answer = await limited.request(produce_request(topic, TOO_MUCH), 12)
+                    assert answer.responses[0].partition_responses[0].error_code == 0
+                begun = anyio.current_time()
+                end = limited.throttled_until
+                assert end - begun == pytest.approx(answer.throttle_time_ms / 1000, abs=0.1)
+                assert "asks for a pause" in caplog.text
 
+                waiting = [limited.send_nowait(MetadataRequest(topics=[]), 12) for _ in range(3)]
+                assert limited.in_flight == 3
+                assert "0 in flight" in repr(limited), "they have not been sent"
+                # nobody else waits: the pause is this connection's
+                await ask(admin, MetadataRequest(topics=[]))
+                assert anyio.current_time() < end
+                assert not any(pending.done for pending in waiting)
 
-async def test_a_quota_acts(kafka: KafkaServer, admin: Admin, name: str) -> None:
-    """A producer of that client id is throttled, and says so."""
-    topic, entity = name.replace(" ", "-"), ClientQuotaEntity(client_id=name)
-    await admin.create_topics([NewTopic(topic, 1, 1)])
-    await admin.alter_client_quotas({entity: {IN: 1000}})
-    await until(lambda: admin.describe_client_quotas(ClientQuotaFilter(client_id=name)), bool)
-    ends = time.monotonic() + 30
-    async with kclient.Producer(bootstrap_servers=kafka.bootstrap, client_id=name) as producer:
-        while not producer.metrics()["produce-throttle-time-max"]:
-            assert time.monotonic() < ends
-            await (await producer.send(topic, b"x" * 5000))
-        await admin.alter_client_quotas({entity: {IN: None}})
-
-
-async def test_a_gateway_says_that_it_has_none(gateway: str) -> None:
-    async with Admin(bootstrap_servers=gateway) as admin:
-        with pytest.raises(UnsupportedVersionError, match="DESCRIBE_CLIENT_QUOTAS"):
-            await admin.describe_client_quotas()
-
-
-async def test_the_command(kafka: KafkaServer, admin: Admin, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    async def quotas(*arguments: str) -> int:
-        return await anyio.to_thread.run_sync(run, ["quotas", *arguments, "--bootstrap", kafka.bootstrap])
-
-    wanted = ClientQuotaFilter(user=name)
-    assert await quotas("set", "--user", name, "--default-client-id", f"{IN}=5", f"{OUT}=1e6") == 0
-    assert await quotas("set", "--user", name, f"{IN}=7", "--dry-run") == 0
-    await until(lambda: admin.describe_client_quotas(wanted), bool)
-    capsys.readouterr()
-    assert await quotas("list", "--user", name, "--output", "json") == 0
-    row = {"user": name, "client_id": "<default>", "ip": None}
-    assert json.loads(capsys.readouterr().out)["quotas"] == [
-        {**row, "quota": OUT, "value": 1e6}, {**row, "quota": IN, "value": 5.0},
-    ]  # fmt: skip
-    assert await quotas("remove", "--user", name, "--default-client-id", IN, OUT) == 0
-    await until(lambda: admin.describe_client_quotas(wanted), lambda found: not found)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        (["set", "producer_byte_rate=1"], "give user, client_id or ip"),
-        (["set", "--user", "a", "producer_byte_rate"], "as in producer_byte_rate=1048576"),
-        (["set", "--user", "a", "producer_byte_rate=nan"], "is a finite number"),
-        (["set", "--user", "a", "--default-user", "x=1"], "exclude each other"),
-        (["list", "--user", ""], "is not empty"),
-    ],
-)
-def test_what_cannot_be_is_told(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["quotas", *arguments, "--bootstrap", "127.0.0.1:1"]) == 2
-    assert told in capsys.readouterr().err
+                for pending in waiting:
+                    assert (await pending).brokers
+                # They left when the pause was over, and the broker, whose own ended with it, answered at once.
+                assert end <= anyio.current_time() < end + 2
+                assert limited.throttled_until == 0.0
+        await limited.aclose()
+        await admin.aclose()
