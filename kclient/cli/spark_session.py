@@ -121,7 +121,7 @@ def _starting(*, silent: bool) -> Iterator[None]:
             reason = _reason(str(error), said.read().decode(errors="replace"))
             hint = "--spark spark.log.level=INFO shows more"
             raise RuntimeError(f"Spark did not start: {reason}; {hint}") from error
-        except BaseException:
+        except BaseException:  # Ctrl-C: Java, which is just starting, would stay
             _end_children()
             raise
         finally:

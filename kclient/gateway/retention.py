@@ -154,7 +154,7 @@ class Retention:
                 with anyio.move_on_after(_PATIENCE_S):
                     for task in list(self._under_way.values()):
                         await task.wait()
-            except BaseException:
+            except BaseException:  # cancelled: its tasks use what is closed next
                 with anyio.CancelScope(shield=True):
                     await self._end()
                 raise

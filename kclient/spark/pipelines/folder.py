@@ -226,7 +226,7 @@ class ArchiveFolder:
                 marker.flush()
             try:
                 yield staged
-            except BaseException:
+            except BaseException:  # Ctrl-C, too: what is staged is in nobody's way
                 if not self._is_committed(number, name):
                     shutil.rmtree(staged.folder, ignore_errors=True)
                 raise

@@ -38,7 +38,7 @@ def locked(path: Path) -> IO[str]:
                 file.write(str(os.getpid()))
                 file.flush()
                 return file
-        except BaseException:
+        except BaseException:  # Ctrl-C, too: an open file would hold the lock
             file.close()
             raise
         file.close()

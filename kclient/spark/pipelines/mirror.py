@@ -294,7 +294,7 @@ class MirrorRun:
         look = Watch(target, todo, self._report, "mirror") if self._watched else nothing
         try:
             receipts = self.carry_out(job, todo, look)
-        except BaseException:
+        except BaseException:  # Ctrl-C, too: readers would wait for transactions that stay open
             target.give_up(plans, run, todo)
             raise
         found = by_partition(receipts, todo, MirrorError)

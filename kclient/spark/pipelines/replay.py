@@ -293,7 +293,7 @@ class ReplayRun:
         look = Watch(self._target, ahead, self._report) if self._watched else nothing
         try:
             receipts = self.carry_out(job, ahead, look)
-        except BaseException:
+        except BaseException:  # Ctrl-C, too: readers would wait for transactions that stay open
             self._target.give_up(plans, run, todo)
             raise
         found = by_partition(receipts, todo, ReplayError)

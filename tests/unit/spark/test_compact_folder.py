@@ -6,9 +6,8 @@ import os
 import re
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyarrow import parquet
@@ -17,6 +16,7 @@ from kclient.spark.pipelines import compact_folder as folders
 from kclient.spark.pipelines.compact_folder import CompactedFile, CompactedTable, CompactFolder, compacted_table
 from kclient.spark.pipelines.compact_tasks import stored_schema
 from kclient.spark.pipelines.failures import CompactError
+from tests.disk_deaths import DiskDeaths, Killed
 
 
 def table(number: int, run: str, *files: CompactedFile) -> CompactedTable:
@@ -41,38 +41,12 @@ def names(folder: CompactFolder) -> list[str]:
     return sorted(each.name for each in (folder.destination / "tables").iterdir())
 
 
-class Killed(BaseException):
-    """The process is gone: nothing more is done to the disk."""
-
-
 @pytest.fixture
-def steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int | None], int]]:
-    """Lets the process die before the n-th change of the disk; tells how many there were since the last call."""
-    done, limit = 0, list[int | None]([None])
-
-    def counted(owner: Any, name: str, original: Any) -> None:
-        def change(*arguments: Any, **named: Any) -> Any:
-            nonlocal done
-            if limit[0] is not None and done >= limit[0]:
-                raise Killed
-            done += 1
-            return original(*arguments, **named)
-
-        monkeypatch.setattr(owner, name, change)
-
-    for name in ("rename", "mkdir", "write_text", "symlink_to", "unlink"):
-        counted(Path, name, getattr(Path, name))
-    counted(folders, "sync", folders.sync)
-    counted(shutil, "rmtree", shutil.rmtree)
-
-    def restart(at: int | None) -> int:
-        nonlocal done
-        found, done = done, 0
-        limit[0] = at
-        return found
-
-    yield restart
-    limit[0] = None
+def steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[DiskDeaths]:
+    methods = ("rename", "mkdir", "write_text", "symlink_to", "unlink")
+    deaths = DiskDeaths(monkeypatch, methods, ((folders, "sync"), (shutil, "rmtree")))
+    yield deaths
+    deaths(None)
 
 
 def living(place: Path, runs: int) -> CompactFolder:
@@ -84,7 +58,7 @@ def living(place: Path, runs: int) -> CompactFolder:
 
 
 @pytest.mark.parametrize("before", [0, 1, 3])
-def test_killed_before_any_change_of_the_disk(tmp_path: Path, steps: Callable[[int | None], int], before: int) -> None:
+def test_killed_before_any_change_of_the_disk(tmp_path: Path, steps: DiskDeaths, before: int) -> None:
     """Readers see the former table or the new one, whole; the next run goes on and leaves the last two."""
     whole = living(tmp_path / "whole", before)
     steps(None)

@@ -22,6 +22,7 @@ from kclient.spark.pipelines.compact_folder import CompactedTable, CompactFolder
 from kclient.spark.pipelines.folder import ArchiveFolder
 from kclient.spark.pipelines.layout import layout_of
 from kclient.spark.pipelines.publishing import publish
+from tests.disk_deaths import DiskDeaths, Killed
 from tests.spark.made_archives import Row, make_archive
 
 DAY = 86_400_000
@@ -86,43 +87,16 @@ def test_a_file_with_one_new_record_stays(tmp_path: Path) -> None:
     assert offsets(tmp_path) == [40]
 
 
-class Killed(BaseException):
-    """The process is gone."""
-
-
 @pytest.fixture
-def steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int | None], int]]:
-    """Lets the process die before the n-th change of the disk; tells how many there were since the last call."""
-    done, limit = 0, list[int | None]([None])
-
-    def counted(owner: Any, name: str, original: Any) -> None:
-        def change(*arguments: Any, **named: Any) -> Any:
-            nonlocal done
-            if limit[0] is not None and done >= limit[0]:
-                raise Killed
-            done += 1
-            return original(*arguments, **named)
-
-        monkeypatch.setattr(owner, name, change)
-
-    for name in ("rename", "mkdir", "write_text", "unlink", "rmdir"):
-        counted(Path, name, getattr(Path, name))
-    counted(os, "link", os.link)
-    counted(folders, "sync", folders.sync)
-    counted(folders.shutil, "rmtree", folders.shutil.rmtree)
-
-    def restart(at: int | None) -> int:
-        nonlocal done
-        found, done = done, 0
-        limit[0] = at
-        return found
-
-    yield restart
-    limit[0] = None
+def steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[DiskDeaths]:
+    methods = ("rename", "mkdir", "write_text", "unlink", "rmdir")
+    deaths = DiskDeaths(monkeypatch, methods, ((os, "link"), (folders, "sync"), (folders.shutil, "rmtree")))
+    yield deaths
+    deaths(None)
 
 
 @pytest.mark.parametrize("goes_on", ["expire", "archive"])
-def test_killed_before_any_change_of_the_disk(tmp_path: Path, steps: Callable[[int | None], int], goes_on: str) -> None:
+def test_killed_before_any_change_of_the_disk(tmp_path: Path, steps: DiskDeaths, goes_on: str) -> None:
     """Readers see all or none of what is to go; the next run, of whichever kind, ends what was begun."""
     make_archive(tmp_path / "whole", "t", rows(range(8)))
     steps(None)
