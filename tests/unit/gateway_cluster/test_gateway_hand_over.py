@@ -209,7 +209,9 @@ async def test_one_that_has_failed_is_evicted(url: str, monkeypatch: pytest.Monk
             assert await append({1: wire, 2: other}, index, bytearray(b"a")) == 0
         second._supervisor.fail(RuntimeError("it has died"))
         await second.close(0.0)
-        await until(lambda: list(first.parts.generations.current.newest.members) == [1])
+        generations = first.parts.generations
+        await until(lambda: generations.current.newest.number > second.parts.generations.joined)
+        assert list(generations.current.newest.members) == [1]
         for index in range(COUNT):
             assert await append({1: wire}, index, bytearray(b"b")) == 1
             assert await read({1: wire}, index) == [b"a", b"b"]
