@@ -10,6 +10,9 @@ from kclient.admin.feature_types import (
     SupportedVersionRange,
     UpgradeType,
 )
+from kclient.admin.listing import Listing
+from kclient.admin.log_dir_types import LogDirDescription, ReplicaInfo, ReplicaLogDirInfo, TopicPartitionReplica
+from kclient.admin.quorum_types import QuorumInfo, QuorumReplica, RaftVoterEndpoint
 from kclient.admin.quota_types import ClientQuotaEntity, ClientQuotaFilter, QuotaName
 from kclient.admin.transaction_types import (
     AbortTransactionSpec,
@@ -70,6 +73,8 @@ __all__ = [
     "GroupDescription",
     "GroupListing",
     "HangingTransaction",
+    "Listing",
+    "LogDirDescription",
     "MemberDescription",
     "NewTopic",
     "OffsetReset",
@@ -78,13 +83,19 @@ __all__ = [
     "PartitionLag",
     "PartitionReassignment",
     "PatternType",
+    "QuorumInfo",
+    "QuorumReplica",
     "QuotaName",
+    "RaftVoterEndpoint",
+    "ReplicaInfo",
+    "ReplicaLogDirInfo",
     "ResourceType",
     "ScramCredentialInfo",
     "ScramMechanism",
     "SupportedVersionRange",
     "TopicDescription",
     "TopicListing",
+    "TopicPartitionReplica",
     "TransactionDescription",
     "TransactionListing",
     "UpgradeType",

@@ -13,6 +13,8 @@ from kclient.admin.base import check_code
 from kclient.admin.configs import ConfigOperations
 from kclient.admin.features import FeatureOperations
 from kclient.admin.groups import GroupOperations
+from kclient.admin.log_dirs import LogDirOperations
+from kclient.admin.quorum import QuorumOperations
 from kclient.admin.quotas import QuotaOperations
 from kclient.admin.reassignments import ReassignmentOperations
 from kclient.admin.transactions import TransactionOperations
@@ -42,6 +44,8 @@ class Admin(
     AclOperations,
     UserOperations,
     QuotaOperations,
+    LogDirOperations,
+    QuorumOperations,
 ):
     """Creates, describes, alters and deletes topics, groups, settings, ACLs, users and so on. For asyncio and trio.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -30,6 +31,8 @@ from kclient.net.connection import Connection
 from kclient.protocol.message import ApiMessage
 from kclient.protocol.registry import ApiKey
 from kclient.types import Node, TopicPartition
+
+logger: logging.Logger = logging.getLogger("kclient.admin")
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -301,22 +304,60 @@ class AdminBase:
         raise_failures(what, {name: error for name, error in outcomes.items() if error is not None})
 
     async def _at_every_broker(
-        self, operation: Callable[[Trial, Connection, int], Awaitable[T]], *, timeout: float | None, what: str
-    ) -> list[T]:
-        """Runs the operation at all brokers at once; who has answered is not asked again."""
+        self,
+        operation: Callable[[Trial, Connection, int], Awaitable[T]],
+        *,
+        timeout: float | None,
+        what: str,
+        brokers: Collection[int] | None = None,
+    ) -> tuple[dict[int, T], dict[int, KafkaError]]:
+        """Runs the operation at all brokers at once; who has answered is not asked again.
+
+        Args:
+            operation: asks a broker.
+            timeout: the call's time in seconds; None takes `default.api.timeout.ms`.
+            what: the call, as the start of a sentence.
+            brokers: at which; None for all that are in the cluster.
+
+        Returns:
+            What each has answered, and why the others have not.
+
+        Raises:
+            KafkaError: none has answered, or one has refused for good.
+        """
         told: dict[int, T] = {}
+        waiting: set[int] = set()
+        errors: dict[int, KafkaError] = {}
 
         async def attempt(trial: Trial) -> None:
-            nodes = (await self._cluster.refresh()).nodes
+            nodes = (await self._cluster.refresh()).nodes.keys() if brokers is None else brokers
+            waiting.clear()
+            waiting.update(node_id for node_id in nodes if node_id not in told)
 
             async def ask(node_id: int) -> None:
-                connection = await self._cluster.connection(node_id, trial=trial)
-                told[node_id] = await operation(trial, connection, node_id)
+                try:
+                    if brokers is None:  # it may be leaving just now, which passes
+                        connection = await self._cluster.connection(node_id, trial=trial)
+                    else:
+                        connection = await self._at_broker(node_id, trial)
+                    told[node_id] = await operation(trial, connection, node_id)
+                except KafkaError as error:
+                    errors[node_id] = error
+                    raise
+                waiting.discard(node_id)
 
-            await self._all(nodes.keys() - told.keys(), ask)
+            await self._all(list(waiting), ask)
 
-        await self._retrying(attempt, timeout, what)
-        return list(told.values())
+        try:
+            await self._retrying(attempt, timeout, what)
+        except KafkaError as error:
+            if not told or not error.retriable:
+                raise
+            left = {node_id: errors.get(node_id, error) for node_id in sorted(waiting)}
+            for node_id, reason in left.items():
+                logger.warning("%s: broker %d has not answered, what it knows is left out: %s", what, node_id, reason)
+            return told, left
+        return told, {}
 
     async def _at_leaders(
         self,

@@ -9,6 +9,7 @@ from typing import Any
 from kclient.admin.arguments import as_target, check_group
 from kclient.admin.base import UNKNOWN_TOPIC_PATIENCE, check_code, check_retriable, failure, is_missing
 from kclient.admin.describing import KINDS, SHARE
+from kclient.admin.listing import Listing
 from kclient.admin.topics import TopicOperations
 from kclient.admin.types import (
     GroupDescription,
@@ -79,8 +80,11 @@ class GroupOperations(TopicOperations):
 
     async def list_groups(
         self, *, states: Collection[str] = (), types: Collection[str] = (), timeout: float | None = None
-    ) -> list[GroupListing]:
+    ) -> Listing[GroupListing]:
         """Every group of the cluster, sorted by name.
+
+        A broker that does not answer in time keeps nobody from hearing of the others' groups: a warning is logged, and
+        `Listing.errors` tells why.
 
         Args:
             states: only groups in one of these states, such as "Stable" or "Empty" (KIP-518).
@@ -103,9 +107,10 @@ class GroupOperations(TopicOperations):
                 for group in response.groups
             ]
 
-        listed = await self._at_every_broker(ask, timeout=timeout, what="Listing groups")
-        found = {group.group_id: group for groups in listed for group in groups}
-        return [found[name] for name in sorted(found)]
+        what = "Listing groups"
+        listed, errors = await self._at_every_broker(ask, timeout=timeout, what=what)
+        found = {group.group_id: group for groups in listed.values() for group in groups}
+        return Listing(what, (found[name] for name in sorted(found)), errors)
 
     async def describe_groups(
         self, group_ids: Collection[str], *, timeout: float | None = None

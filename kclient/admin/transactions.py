@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from kclient.admin.arguments import as_abort_spec, as_broker_id, as_duration, as_producer_ids
 from kclient.admin.base import check_code, check_retriable, failure
+from kclient.admin.listing import Listing
 from kclient.admin.topics import TopicOperations
 from kclient.admin.transaction_types import (
     AbortTransactionSpec,
@@ -58,8 +59,11 @@ class TransactionOperations(TopicOperations):
         min_duration_ms: int | None = None,
         transactional_id_pattern: str | None = None,
         timeout: float | None = None,
-    ) -> list[TransactionListing]:
+    ) -> Listing[TransactionListing]:
         """Every transactional id that a coordinator knows, sorted by name (KIP-664).
+
+        A broker that does not answer in time keeps nobody from hearing of the others' ids: a warning is logged, and
+        `Listing.errors` tells why.
 
         Args:
             states: only those in one of these states, such as "Ongoing".
@@ -109,9 +113,10 @@ class TransactionOperations(TopicOperations):
                 for row in response.transaction_states
             ]
 
-        listed = await self._at_every_broker(ask, timeout=timeout, what="Listing transactions")
-        found = {row.transactional_id: row for rows in listed for row in rows}
-        return [found[name] for name in sorted(found)]
+        what = "Listing transactions"
+        listed, errors = await self._at_every_broker(ask, timeout=timeout, what=what)
+        found = {row.transactional_id: row for rows in listed.values() for row in rows}
+        return Listing(what, (found[name] for name in sorted(found)), errors)
 
     async def describe_transactions(
         self, transactional_ids: Collection[str], *, timeout: float | None = None
@@ -301,7 +306,8 @@ class TransactionOperations(TopicOperations):
             if not open_ones:
                 return []
             producer_ids = {producer.producer_id for _, producer in open_ones}
-            listed = await self.list_transactions(producer_ids=producer_ids, timeout=left())
+            # one whose coordinator did not answer would pass for one that nobody knows
+            listed = (await self.list_transactions(producer_ids=producer_ids, timeout=left())).complete()
             ids = {row.producer_id: row.transactional_id for row in listed}
             joined = {name: await self._joined(name, left()) for name in ids.values()}
         found = []

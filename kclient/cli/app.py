@@ -496,6 +496,36 @@ def cluster_drain(
     return cluster.drain(brokers, admin_of(bootstrap, config), dry_run=dry_run)
 
 
+@cluster_app.command("log-dirs", cls=Command)
+def cluster_log_dirs(
+    brokers: Annotated[list[int] | None, typer.Argument(metavar="BROKER", min=0, help="Only of these.")] = None,
+    topics: Annotated[list[str] | None, typer.Option("--topic", metavar="TOPIC", help="Only what it has.")] = None,
+    replicas: Annotated[bool, typer.Option("--replicas", help="Show each partition.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    form: Output = "table",
+    config: Config = None,
+) -> int:
+    """Show the log directories of brokers: how much is in them, and how much space is left."""
+    from kclient.cli import brokers as work
+    from kclient.cli import sheets
+
+    return sheets.show(
+        lambda admin: work.log_dirs(admin, brokers or [], topics or [], replicas=replicas),
+        admin_of(bootstrap, config),
+        form=form,
+    )
+
+
+@cluster_app.command("quorum", cls=Command)
+def cluster_quorum(
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, watch: Watch = False, form: Output = "table", config: Config = None
+) -> int:
+    """Show the KRaft controllers: which one is active, and how far the others are behind."""
+    from kclient.cli import brokers, sheets
+
+    return sheets.show(brokers.quorum, admin_of(bootstrap, config), form=form, watch=watch)
+
+
 @cluster_app.command("features", cls=Command)
 def cluster_features(
     updates: Annotated[

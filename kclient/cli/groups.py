@@ -9,6 +9,7 @@ from kclient.cli import output
 from kclient.cli.errors import UsageError
 from kclient.cli.places import partitions_at
 from kclient.cli.settings import check_group, milliseconds
+from kclient.cli.sheets import tell_missing
 from kclient.sync import Admin
 from kclient.types import TopicPartition
 
@@ -32,7 +33,7 @@ def list_groups(settings: dict[str, object], *, states: list[str]) -> int:
         output.table(["group", "state", "protocol"], rows)
     else:
         output.table(["group"], [(group.group_id,) for group in groups])
-    return 0
+    return tell_missing(groups.errors)
 
 
 def describe(group_id: str, settings: dict[str, object]) -> int:

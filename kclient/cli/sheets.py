@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from datetime import UTC, datetime
+from typing import Any, NamedTuple, NoReturn
 
 from kclient.cli import output
-from kclient.cli.errors import UsageError
+from kclient.cli.errors import UsageError, complain, reason_of
+from kclient.errors import KafkaError
 from kclient.sync import Admin
 
 WATCH_S = 1.0
@@ -24,6 +26,8 @@ class Sheet(NamedTuple):
     columns: Sequence[str]
     rows: Sequence[Sequence[Any]]
     fields: Mapping[str, Any]
+    missing: Mapping[int, KafkaError] = {}
+    """Why brokers did not answer whose part is not there, by their ids."""
 
 
 def sheet_of(title: str, columns: Sequence[str], objects: Sequence[Mapping[str, Any]], name: str) -> Sheet:
@@ -36,20 +40,39 @@ def _cell(value: object) -> object:
     return (" ".join(map(str, value)) or None) if isinstance(value, list) else value
 
 
+def moment(milliseconds: int | None) -> str | None:
+    """A time in milliseconds since 1970, as people read it; None for none."""
+    if milliseconds is None or milliseconds < 0:
+        return None
+    try:
+        return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")
+    except (OverflowError, ValueError):  # a producer may write what it likes
+        return str(milliseconds)
+
+
+def tell_missing(missing: Mapping[int, KafkaError]) -> int:
+    """Say which brokers did not answer, so that not everything is shown; the exit code."""
+    for node_id, error in missing.items():
+        complain(f"broker {node_id} has not answered, and what it has is not shown: {reason_of(error)}")
+    return 1 if missing else 0
+
+
 def show(look: Callable[[Admin], Sheet], settings: dict[str, object], *, form: str, watch: bool = False) -> int:
     """Print what a look at the cluster finds; with `watch` again and again, until Ctrl-C."""
     if form not in ("table", "json"):
         raise UsageError(f"--output is table or json, not {form!r}")
     with Admin(settings) as admin:
         if not watch:
-            _print(look(admin), form)
-        elif form == "json" or not output.is_terminal():
-            while True:
-                _print(look(admin), form)
-                time.sleep(WATCH_S)
-        else:
+            sheet = look(admin)
+            _print(sheet, form)
+            return tell_missing(sheet.missing)
+        if form == "table" and output.is_terminal():
             _live(lambda: look(admin))
-    return 0
+        while True:
+            sheet = look(admin)
+            _print(sheet, form)
+            tell_missing(sheet.missing)
+            time.sleep(WATCH_S)
 
 
 def _print(sheet: Sheet, form: str) -> None:
@@ -59,7 +82,7 @@ def _print(sheet: Sheet, form: str) -> None:
         output.table(sheet.columns, sheet.rows, title=sheet.title)
 
 
-def _live(look: Callable[[], Sheet]) -> None:
+def _live(look: Callable[[], Sheet]) -> NoReturn:
     from rich.console import Console
     from rich.live import Live
 

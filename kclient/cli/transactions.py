@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 from kclient.admin import AbortTransactionSpec, ActiveProducer
 from kclient.cli import output
 from kclient.cli.errors import UsageError
 from kclient.cli.places import partitions_at
-from kclient.cli.sheets import Sheet, sheet_of
+from kclient.cli.sheets import Sheet, moment, sheet_of
 from kclient.errors import KafkaError
 from kclient.sync import Admin
 from kclient.types import TopicPartition
@@ -40,7 +39,8 @@ def listed(
         states=states, producer_ids=producer_ids, min_duration_ms=longer_than, transactional_id_pattern=pattern
     )
     rows = [{"id": row.transactional_id, "state": row.state, "producer id": row.producer_id} for row in found]
-    return sheet_of(f"{len(rows)} transactional ids", ["id", "state", "producer id"], rows, "transactions")
+    sheet = sheet_of(f"{len(rows)} transactional ids", ["id", "state", "producer id"], rows, "transactions")
+    return sheet._replace(missing=found.errors)
 
 
 def described(admin: Admin, names: Sequence[str]) -> Sheet:
@@ -53,7 +53,7 @@ def described(admin: Admin, names: Sequence[str]) -> Sheet:
             "producer id": one.producer_id,
             "epoch": one.producer_epoch,
             "timeout ms": one.transaction_timeout_ms,
-            "since": _time(one.transaction_start_time_ms),
+            "since": moment(one.transaction_start_time_ms),
             "partitions": [f"{tp.topic}:{tp.partition}" for tp in sorted(one.topic_partitions)],
         }
         for one in admin.describe_transactions(names).values()
@@ -73,7 +73,7 @@ def _fields(tp: TopicPartition, producer: ActiveProducer) -> dict[str, object]:
         "epoch": producer.producer_epoch,
         "coordinator epoch": producer.coordinator_epoch,
         "last sequence": producer.last_sequence,
-        "last record": _time(producer.last_timestamp),
+        "last record": moment(producer.last_timestamp),
         "transaction from": producer.transaction_start_offset,
     }
 
@@ -93,15 +93,6 @@ def hanging(admin: Admin, places: Sequence[str], *, max_timeout: int) -> Sheet:
     rows = [{**_fields(tp, producer), "id": name} for tp, producer, name in found]
     title = f"{len(rows)} transactions hang"
     return sheet_of(title, ["topic", "partition", *_PRODUCER, "id"], rows, "hanging")
-
-
-def _time(milliseconds: int | None) -> str | None:
-    if milliseconds is None or milliseconds < 0:
-        return None
-    try:
-        return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")
-    except (OverflowError, ValueError):  # a producer may write what it likes
-        return str(milliseconds)
 
 
 def abort(

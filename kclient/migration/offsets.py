@@ -87,7 +87,7 @@ async def committed(admin: Admin, topics: Mapping[str, int]) -> list[GroupCommit
     """
     # before and after: whoever has got a leader meanwhile may have been listed by nobody
     await _check_coordinators(admin)
-    listed = [group for group in await admin.list_groups() if has_offsets(group)]
+    listed = [group for group in (await admin.list_groups()).complete() if has_offsets(group)]
     await _check_coordinators(admin)
     found: list[GroupCommits] = []
     places = anyio.Semaphore(_TOGETHER)
@@ -151,7 +151,7 @@ async def move_offsets(
     """
     result = OffsetsMoved()
     there = {group.group_id: group.offsets for group in await committed(target, topics)}
-    states = {group.group_id: group.state for group in await target.list_groups()}
+    states = {group.group_id: group.state for group in (await target.list_groups()).complete()}
     found = await committed(source, topics)
     for group in found:
         wanted: dict[TopicPartition, OffsetAndMetadata] = {}

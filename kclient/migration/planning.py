@@ -115,7 +115,7 @@ async def make_plan(source: SourceCluster, target: SourceCluster | None, selects
 async def _add_groups(source: SourceCluster, plan: Plan, topics: Mapping[str, int]) -> None:
     for group in await committed(source, topics):
         plan.groups.append(GroupPlan(group.group_id, group.type or "classic", group.state, len(group.offsets)))
-    for listed in await source.list_groups():
+    for listed in (await source.list_groups()).complete():
         if not has_offsets(listed):
             kind = listed.type.lower() if listed.type.lower() not in ("", "classic") else listed.protocol_type
             plan.groups_left[listed.group_id] = f"of type {kind}, which has no committed offsets of consumers"

@@ -240,7 +240,7 @@ def _recorded(admin: Admin, names: SinkNames, decision: Decision) -> dict[int, T
 def _open_ids(admin: Admin, names: SinkNames) -> list[str]:
     """The ids of the sink's tasks that have a transaction open, as far as the brokers tell."""
     try:
-        listed = admin.list_transactions(states=["Ongoing"])
+        listed = admin.list_transactions(states=["Ongoing"]).complete()
     except UnsupportedVersionError:  # Kafka before 3.0: what nobody knows of is aborted by its time-out
         return []
     return [row.transactional_id for row in listed if names.is_task(row.transactional_id)]

@@ -23,19 +23,26 @@ from kclient.admin import (
     GroupDescription,
     GroupListing,
     HangingTransaction,
+    Listing,
+    LogDirDescription,
     NewTopic,
     OffsetReset,
     OffsetSpec,
     PartitionLag,
     PartitionReassignment,
+    QuorumInfo,
+    RaftVoterEndpoint,
+    ReplicaLogDirInfo,
     ScramCredentialInfo,
     TopicDescription,
     TopicListing,
+    TopicPartitionReplica,
     TransactionDescription,
     TransactionListing,
 )
 from kclient.admin import Admin as AsyncAdmin
 from kclient.admin.arguments import Change
+from kclient.admin.log_dir_types import Replica
 from kclient.admin.topics import OffsetSpecs
 from kclient.admin.transactions import MAX_TRANSACTION_TIMEOUT_MS
 from kclient.admin.user_types import UserScramCredentialAlteration
@@ -204,7 +211,7 @@ class Admin(StartedByWith):
         min_duration_ms: int | None = None,
         transactional_id_pattern: str | None = None,
         timeout: float | None = None,
-    ) -> list[TransactionListing]:
+    ) -> Listing[TransactionListing]:
         """Every transactional id that a coordinator knows, sorted by name (KIP-664)."""
         return self._call(
             self._admin.list_transactions,
@@ -310,6 +317,66 @@ class Admin(StartedByWith):
         """Sets and removes quotas, and leaves the others as they are (KIP-546)."""
         self._call(self._admin.alter_client_quotas, quotas, validate_only=validate_only, timeout=timeout)
 
+    def describe_log_dirs(
+        self,
+        brokers: Iterable[int] | None = None,
+        *,
+        partitions: Iterable[Partition] | None = None,
+        timeout: float | None = None,
+    ) -> Listing[LogDirDescription]:
+        """The log directories of brokers, and the replicas in them with their sizes (KIP-113)."""
+        return self._call(self._admin.describe_log_dirs, brokers, partitions=partitions, timeout=timeout)
+
+    def describe_replica_log_dirs(
+        self, replicas: Iterable[Replica], *, timeout: float | None = None
+    ) -> dict[TopicPartitionReplica, ReplicaLogDirInfo]:
+        """In which log directories replicas are, and to which they are being moved (KIP-113)."""
+        return self._call(self._admin.describe_replica_log_dirs, replicas, timeout=timeout)
+
+    def alter_replica_log_dirs(
+        self,
+        directories: Mapping[TopicPartitionReplica, str] | Mapping[tuple[str, int, int], str],
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        """Has replicas move to other log directories of their brokers (KIP-113)."""
+        self._call(self._admin.alter_replica_log_dirs, directories, timeout=timeout)
+
+    def describe_metadata_quorum(self, *, timeout: float | None = None) -> QuorumInfo:
+        """The active controller, the voters, and how far each has the cluster's metadata (KIP-595)."""
+        return self._call(self._admin.describe_metadata_quorum, timeout=timeout)
+
+    def add_raft_voter(
+        self,
+        voter_id: int,
+        directory_id: str,
+        endpoints: Iterable[RaftVoterEndpoint],
+        *,
+        cluster_id: str | None = None,
+        wait_for_commit: bool = True,
+        timeout: float | None = None,
+    ) -> None:
+        """Makes a controller that follows a voter of the quorum (KIP-853)."""
+        self._call(
+            self._admin.add_raft_voter,
+            voter_id,
+            directory_id,
+            endpoints,
+            cluster_id=cluster_id,
+            wait_for_commit=wait_for_commit,
+            timeout=timeout,
+        )
+
+    def remove_raft_voter(
+        self, voter_id: int, directory_id: str, *, cluster_id: str | None = None, timeout: float | None = None
+    ) -> None:
+        """Has a controller be no voter of the quorum any more (KIP-853)."""
+        self._call(self._admin.remove_raft_voter, voter_id, directory_id, cluster_id=cluster_id, timeout=timeout)
+
+    def unregister_broker(self, broker_id: int, *, timeout: float | None = None) -> None:
+        """Has the cluster forget a broker that will not return (KIP-631)."""
+        self._call(self._admin.unregister_broker, broker_id, timeout=timeout)
+
     def delete_records(self, before: WholeNumbers, *, timeout: float | None = None) -> dict[TopicPartition, int]:
         """Deletes the records before an offset of each partition (−1: all of them); returns the logs' new starts."""
         return self._call(self._admin.delete_records, before, timeout=timeout)
@@ -338,7 +405,7 @@ class Admin(StartedByWith):
 
     def list_groups(
         self, *, states: Collection[str] = (), types: Collection[str] = (), timeout: float | None = None
-    ) -> list[GroupListing]:
+    ) -> Listing[GroupListing]:
         """Every group of the cluster, sorted by name."""
         return self._call(self._admin.list_groups, states=states, types=types, timeout=timeout)
 

@@ -30,6 +30,7 @@ from kclient.admin import (
     ElectionType,
     FeatureUpdate,
     PatternType,
+    RaftVoterEndpoint,
     ResourceType,
     ScramMechanism,
     UpgradeType,
@@ -88,6 +89,9 @@ alteration = st.builds(
 entity = st.builds(ClientQuotaEntity, user=st.sampled_from(["a", "b"]))
 quota_filter = st.builds(ClientQuotaFilter, user=st.none() | st.just("a"), strict=st.booleans())
 rates = st.dictionaries(st.sampled_from(["producer_byte_rate", "x"]), st.none() | st.floats(1, 9), max_size=2)
+replica = st.tuples(topic, st.integers(0, 3), st.integers(0, 2))
+nearly_replica = st.tuples(texts | scalars, edges | scalars, edges | scalars) | scalars
+endpoint = st.builds(RaftVoterEndpoint, st.sampled_from(["CONTROLLER", "X"]), st.just("localhost"), st.just(9093))
 place = st.sampled_from(list(OffsetSpec)) | st.integers(0, 10)
 
 
@@ -105,6 +109,14 @@ def listener() -> RebalanceListener:
 
 # What is right, and what is nearly right, by the name of the parameter.
 RIGHT: Arguments = {
+    "brokers": st.none() | st.lists(st.integers(0, 2), max_size=2),
+    "cluster_id": st.none() | st.just("a"),
+    "directories": st.dictionaries(replica, st.just("/d"), max_size=2),
+    "directory_id": st.just("3Db5QLSqSZieL3rJBUUegA"),
+    "endpoints": st.lists(endpoint, min_size=1, max_size=1),
+    "replicas": st.lists(replica, max_size=2),
+    "voter_id": st.integers(0, 3),
+    "wait_for_commit": st.booleans(),
     "quota_filter": st.none() | quota_filter,
     "quotas": st.dictionaries(entity, rates, max_size=2),
     "alterations": st.lists(alteration, max_size=1),
@@ -112,7 +124,7 @@ RIGHT: Arguments = {
     "acl_filter": st.none() | acl_filter,
     "acls": st.lists(acl, max_size=2),
     "before": st.dictionaries(partition, st.integers(-1, 3), max_size=2),
-    "broker_id": st.none(),
+    "broker_id": st.integers(0, 2),
     "callback": st.none() | st.just(lambda offsets, error: None),
     "changes": st.dictionaries(resource, st.dictionaries(st.just("retention.ms"), change, max_size=1), max_size=1),
     "columns": st.none() | st.lists(st.sampled_from(["key", "offset"]), min_size=1, unique=True),
@@ -174,6 +186,13 @@ RIGHT: Arguments = {
     "wanted": st.dictionaries(partition, place, max_size=2),
 }  # fmt: skip
 NEARLY: Arguments = {
+    "brokers": st.lists(edges | scalars, max_size=2) | texts,
+    "cluster_id": texts,
+    "directories": st.dictionaries(nearly_replica.filter(lambda value: _can_hash(value)), texts | scalars, max_size=2),
+    "directory_id": texts,
+    "endpoints": st.lists(endpoint | scalars, max_size=3) | endpoint,
+    "replicas": st.lists(nearly_replica, max_size=2) | nearly_replica,
+    "voter_id": edges,
     "assignments": st.dictionaries(
         texts | edges, st.lists(st.lists(edges, max_size=2) | scalars, max_size=2), max_size=2
     ),

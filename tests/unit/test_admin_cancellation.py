@@ -21,6 +21,7 @@ from kclient.admin import (
     FeatureUpdate,
     NewTopic,
     OffsetSpec,
+    RaftVoterEndpoint,
     ResourceType,
     ScramMechanism,
     UpgradeType,
@@ -40,6 +41,8 @@ DOWNGRADE = FeatureUpdate(1, UpgradeType.SAFE_DOWNGRADE)
 ACL = AclBinding(resource_type=ResourceType.TOPIC, resource_name="t", principal="User:a", operation=AclOperation.READ)
 GONE = UserScramCredentialDeletion(user="a", mechanism=ScramMechanism.SCRAM_SHA_512)
 QUOTA = ClientQuotaEntity(user="a")
+DIRECTORY = "3Db5QLSqSZieL3rJBUUegA"
+ENDPOINT = RaftVoterEndpoint("CONTROLLER", "localhost", 9093)
 SPEC = AbortTransactionSpec(TopicPartition("old", 0), 7, 0, 0)
 
 
@@ -55,6 +58,8 @@ CALLS: dict[str, Callable[[kclient.Admin], Awaitable[Any]]] = {
     "alter_configs": lambda admin: admin.alter_configs({TOPIC: {"retention.ms": "1000000"}}),
     "alter_group_offsets": lambda admin: admin.alter_group_offsets("g", {T0: 2}),
     "alter_partition_reassignments": lambda admin: admin.alter_partition_reassignments({T0: [1]}),
+    "add_raft_voter": lambda admin: whatever_is_answered(admin.add_raft_voter(1, DIRECTORY, [ENDPOINT])),
+    "alter_replica_log_dirs": lambda admin: whatever_is_answered(admin.alter_replica_log_dirs({("t", 0, 1): "/d"})),
     "alter_user_scram_credentials": lambda admin: whatever_is_answered(admin.alter_user_scram_credentials([GONE])),
     "create_acls": lambda admin: whatever_is_answered(admin.create_acls([ACL])),
     "create_partitions": lambda admin: admin.create_partitions({"t": 2}),
@@ -72,7 +77,10 @@ CALLS: dict[str, Callable[[kclient.Admin], Awaitable[Any]]] = {
     "describe_configs": lambda admin: admin.describe_configs([TOPIC]),
     "describe_features": lambda admin: admin.describe_features(),
     "describe_groups": lambda admin: admin.describe_groups(["g"]),
+    "describe_log_dirs": lambda admin: admin.describe_log_dirs(),
+    "describe_metadata_quorum": lambda admin: whatever_is_answered(admin.describe_metadata_quorum()),
     "describe_producers": lambda admin: whatever_is_answered(admin.describe_producers([T0])),
+    "describe_replica_log_dirs": lambda admin: whatever_is_answered(admin.describe_replica_log_dirs([("t", 0, 1)])),
     "describe_topics": lambda admin: admin.describe_topics(["t"]),
     "describe_transactions": lambda admin: whatever_is_answered(admin.describe_transactions(["x"])),
     "describe_user_scram_credentials": lambda admin: whatever_is_answered(admin.describe_user_scram_credentials(["a"])),
@@ -87,7 +95,9 @@ CALLS: dict[str, Callable[[kclient.Admin], Awaitable[Any]]] = {
     "list_partition_reassignments": lambda admin: admin.list_partition_reassignments(),
     "list_topics": lambda admin: admin.list_topics(),
     "list_transactions": lambda admin: whatever_is_answered(admin.list_transactions()),
+    "remove_raft_voter": lambda admin: whatever_is_answered(admin.remove_raft_voter(1, DIRECTORY)),
     "reset_group_offsets": lambda admin: admin.reset_group_offsets("g", OffsetSpec.EARLIEST),
+    "unregister_broker": lambda admin: whatever_is_answered(admin.unregister_broker(7)),
     "update_features": lambda admin: admin.update_features({"transaction.version": DOWNGRADE}),
 }
 

@@ -82,7 +82,7 @@ def mirror_groups(
             early += not found.certain
             place = TopicPartition(targets[tp.topic], tp.partition)
             wanted[group_id][place] = OffsetAndMetadata(found.offset, offset.metadata)
-    listed = {group.group_id: group for group in target.list_groups()}
+    listed = {group.group_id: group for group in target.list_groups().complete()}
     moved = same = 0
     active: list[str] = []
     refused: list[str] = []
@@ -126,7 +126,7 @@ def _committed(
     source: Admin, pattern: re.Pattern[str], partitions: Mapping[TopicPartition, object]
 ) -> dict[TopicPartition, dict[str, OffsetAndMetadata]]:
     found: dict[TopicPartition, dict[str, OffsetAndMetadata]] = defaultdict(dict)
-    for group in source.list_groups():
+    for group in source.list_groups().complete():
         if not pattern.fullmatch(group.group_id) or not _commits(group):
             continue
         for tp, offset in _offsets_of(source, group.group_id).items():

@@ -108,7 +108,7 @@ def origins_of(admin: Admin, topics: Collection[str]) -> dict[str, tuple[str, ..
     Their claims tell it, which lie in the groups `ID:TOPIC` of the cluster that they have written to.
     """
     found: dict[str, list[str]] = defaultdict(list)
-    for group in admin.list_groups():
+    for group in admin.list_groups().complete():
         if group.group_id.count(":") != 1:
             continue
         try:

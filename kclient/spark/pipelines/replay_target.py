@@ -337,7 +337,7 @@ class ReplayTarget:
             PipelineError: somebody has, with another id.
         """
         anchors = {TopicPartition(plan.target, 0): plan.target_id for plan in plans}
-        groups = self._admin.list_groups() if anchors else []
+        groups = self._admin.list_groups().complete() if anchors else []
         for group in (each.group_id for each in groups):
             replay, colon, topic = group.partition(":")
             if not colon or ":" in topic or replay == self._replay:
@@ -358,7 +358,7 @@ class ReplayTarget:
             self._check_unclaimed(own)
         except PipelineError:
             mine = {ReplayNames(self._replay, plan.topic).claims for plan in own}
-            for group in (each.group_id for each in self._admin.list_groups()):
+            for group in (each.group_id for each in self._admin.list_groups().complete()):
                 if group in mine or group.rpartition(":")[0] in mine:
                     with suppress(GroupIdNotFoundError):
                         self._admin.delete_groups([group])
