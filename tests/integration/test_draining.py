@@ -16,9 +16,9 @@ import pytest
 
 from kclient.cli.app import run
 from kclient.consumer import RebalanceListener
-from kclient.gateway.coordination import partition_for
 from kclient.sync import Admin, Consumer, Producer
 from kclient.types import OffsetAndMetadata, TopicPartition
+from tests.coordinated import coordinators, names_at
 from tests.gateway_process import GatewayProcess
 
 confluent = pytest.importorskip("confluent_kafka")
@@ -140,19 +140,6 @@ def until(true: Any, seconds: float = 60) -> None:
     while not true():
         assert time.monotonic() < end
         time.sleep(0.02)
-
-
-def coordinators(admin: Admin, topic: str) -> dict[int, int]:
-    """Who leads each partition of one of Kafka's own topics, and so coordinates what it stands for."""
-    found = admin.describe_topics([topic])[topic].partitions
-    return {info.partition: info.leader.id for info in found if info.leader is not None}
-
-
-def names_at(admin: Admin, topic: str, node_id: int, count: int) -> list[str]:
-    """Groups, or transactional ids, that a gateway coordinates."""
-    leaders = coordinators(admin, topic)
-    found = (name for name in map("g{}".format, range(1000)) if leaders[partition_for(name, len(leaders))] == node_id)
-    return [next(found) for _ in range(count)]
 
 
 @contextmanager
