@@ -23,7 +23,7 @@ app: typer.Typer = typer.Typer(
     name="kclient",
     help="A Kafka client and a Kafka-compatible gateway over HTP.",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )

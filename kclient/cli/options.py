@@ -22,7 +22,12 @@ Config = Annotated[
     list[str] | None,
     typer.Option("--config", "-c", metavar="NAME=VALUE", help="A setting, under Kafka's name; any number of them."),
 ]
-Output = Annotated[str, typer.Option("--output", metavar="table|json", help="What is printed.")]
+FORMS = ("table", "json", "yaml")
+"""What `--output` may be."""
+Output = Annotated[
+    str,
+    typer.Option("--output", metavar="|".join(FORMS), help="What is printed.", autocompletion=lambda: list(FORMS)),
+]
 DEFAULT_BOOTSTRAP = "localhost:9092"
 
 

@@ -1,4 +1,4 @@
-"""What is looked at again and again: a table, or one object of JSON; once, or anew every second."""
+"""What is looked at again and again: a table, or one object of JSON or YAML; once, or anew every second."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from kclient.cli import output
 from kclient.cli.errors import UsageError, complain, reason_of
+from kclient.cli.options import FORMS
 from kclient.errors import KafkaError
 from kclient.sync import Admin
 
@@ -59,8 +60,8 @@ def tell_missing(missing: Mapping[int, KafkaError]) -> int:
 
 def show(look: Callable[[Admin], Sheet], settings: dict[str, object], *, form: str, watch: bool = False) -> int:
     """Print what a look at the cluster finds; with `watch` again and again, until Ctrl-C."""
-    if form not in ("table", "json"):
-        raise UsageError(f"--output is table or json, not {form!r}")
+    if form not in FORMS:
+        raise UsageError(f"--output is {', '.join(FORMS[:-1])} or {FORMS[-1]}, not {form!r}")
     with Admin(settings) as admin:
         if not watch:
             sheet = look(admin)
@@ -78,6 +79,12 @@ def show(look: Callable[[Admin], Sheet], settings: dict[str, object], *, form: s
 def _print(sheet: Sheet, form: str) -> None:
     if form == "json":
         output.line(json.dumps(sheet.fields, ensure_ascii=False))
+    elif form == "yaml":
+        import yaml
+
+        # each time a document of its own, so that what --watch prints can be read one after the other
+        text = yaml.safe_dump(dict(sheet.fields), allow_unicode=True, sort_keys=False, explicit_start=True)
+        output.line(text.rstrip("\n"))
     else:
         output.table(sheet.columns, sheet.rows, title=sheet.title)
 

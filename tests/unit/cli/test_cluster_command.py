@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import anyio
 import pytest
+import yaml
 
 from kclient.admin import ConfigEntry, ConfigResource, ConfigSource
 from kclient.cli import cluster, gateways, output, sheets
@@ -90,6 +91,16 @@ def objects(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[Any]:
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
+def test_yaml_says_the_same_as_json(admin: Admin, capsys: pytest.CaptureFixture[str]) -> None:
+    (expected,) = objects(capsys, "describe", "t")
+    assert run(["cluster", "describe", "t", "--output", "yaml"]) == 0
+    (found,) = yaml.safe_load_all(capsys.readouterr().out)
+    for one in (expected, found):
+        for partition in one["partitions"]:
+            partition.pop("lease age")
+    assert found == expected
+
+
 @pytest.mark.slow
 def test_it_shows_who_leads_what(admin: Admin, capsys: pytest.CaptureFixture[str]) -> None:
     (found,) = objects(capsys, "status")
@@ -147,7 +158,7 @@ def test_one_is_drained(admin: Admin, capsys: pytest.CaptureFixture[str]) -> Non
         (["drain", "1", "7"], "there are 1, 2"),
         (["drain", "1", "2"], "there is none to move it to"),
         (["move", "t:0", "--to", "1,2"], "t-0 has 1 replica, and --to=1,2 names 2 replicas"),
-        (["status", "--output", "xml"], "table or json"),
+        (["status", "--output", "xml"], "table, json or yaml"),
     ],
 )
 def test_what_cannot_be_is_refused(

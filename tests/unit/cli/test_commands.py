@@ -596,6 +596,23 @@ def test_help_names_every_command(shell: Shell) -> None:
         assert command in shown
 
 
+@pytest.mark.parametrize(
+    ("words", "completions"),
+    [
+        ("kclient clus", ["cluster"]),
+        ("kclient cluster lo", ["log-dirs"]),
+        ("kclient cluster status --output y", ["yaml"]),
+    ],
+)
+def test_shells_complete_commands_and_values(words: str, completions: list[str]) -> None:
+    asked = {"_KCLIENT_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    done = subprocess.run(
+        [Path(sys.executable).with_name("kclient")], env={**os.environ, **asked}, capture_output=True, text=True,
+        timeout=60, check=True,
+    )  # fmt: skip
+    assert done.stdout.split() == completions
+
+
 def test_on_a_terminal_tables_are_for_people(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     from kclient.cli import output
 
