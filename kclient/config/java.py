@@ -34,8 +34,14 @@ DESERIALIZERS = {f"org.apache.kafka.common.serialization.{kind}Deserializer": na
 PARTITIONERS = {
     "org.apache.kafka.clients.producer.RoundRobinPartitioner": "roundrobin",
     "org.apache.kafka.clients.producer.internals.DefaultPartitioner": "default",
+} | {
+    name: name
+    for name in ("consistent", "consistent_random", "fnv1a", "fnv1a_random", "murmur2", "murmur2_random", "random")
 }
-"""Names of the built-in partitioners by Java class; `default` is what there is without a setting (KIP-794)."""
+"""Names of the built-in partitioners by Java class, or by the name that librdkafka has for them.
+
+`default`, which is also `murmur2_random`, is what there is without a setting (KIP-794).
+"""
 
 ASSIGNORS = {
     "org.apache.kafka.clients.consumer.RangeAssignor": "range",

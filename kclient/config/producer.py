@@ -73,7 +73,8 @@ class ProducerConfig(ClientConfig):
         PythonObject("a partitioner or its class", PARTITIONERS),
         None,
         """Chooses partitions. Without it, records with a key go where Java sends them (murmur2), those without to one
-        partition until its batch is full.""",
+        partition until its batch is full. The names with `_random`, `consistent`, `fnv1a`, `murmur2` and `random` are
+        librdkafka's (its setting `partitioner`), and send keys where it does; its default is `consistent_random`.""",
     )
     partitioner_ignore_keys: bool = setting(
         Boolean(), False, "Whether records with a key are spread like those without."

@@ -15,7 +15,7 @@ DeliveryCallback: TypeAlias = Callable[[RecordMetadata | None, KafkaError | None
 
 @dataclass(slots=True)
 class ProducerRecord:
-    """A record as an interceptor sees it, before serialization."""
+    """A record before serialization: what `send` takes, and interceptors see."""
 
     topic: str
     value: Any = None

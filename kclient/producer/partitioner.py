@@ -35,8 +35,8 @@ class Partitioner(ABC):
         value: Any,
         value_bytes: bytes | None,
         cluster: ClusterSnapshot,
-    ) -> int:
-        """The partition for a record.
+    ) -> int | None:
+        """The partition for a record, or None to leave it to the choice that there is without a partitioner.
 
         Args:
             topic: Topic of the record.
@@ -67,7 +67,7 @@ class RoundRobinPartitioner(Partitioner):
         cluster: ClusterSnapshot,
     ) -> int:
         turn = next(self._counters.setdefault(topic, count()))
-        available = _available_partitions(cluster, topic)
+        available = available_partitions(cluster, topic)
         if available:
             return available[turn % len(available)]
         return turn % cluster.partition_count(topic)
@@ -134,7 +134,7 @@ class StickyChoice:
         return self.produced >= self.switch_bytes
 
 
-def _available_partitions(cluster: ClusterSnapshot, topic: str) -> list[int]:
+def available_partitions(cluster: ClusterSnapshot, topic: str) -> list[int]:
     """The partitions of a topic that have a leader, in order."""
     found = cluster.topics.get(topic)
     if found is None:

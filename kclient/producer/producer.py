@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from kclient.config import ConfigInput, ProducerConfig
-    from kclient.producer.interfaces import DeliveryCallback
+    from kclient.producer.interfaces import DeliveryCallback, ProducerRecord
     from kclient.producer.sending import AnyWait
     from kclient.types import ConsumerGroupMetadata, Headers, Offsets, PartitionInfo
 
@@ -61,7 +61,8 @@ class Producer(ProducerBase):
 
     def __init__(self, config: ConfigInput = None, /, **settings: Any) -> None:
         super().__init__(config, **settings)
-        self._fast = self._life.buffer.appender.append if self._life.plain else None
+        self._fast: Callable[..., Any] | None = self._life.buffer.appender.append if self._life.plain else None
+        """The compiled append; what it does not take, such as a `ProducerRecord`, it refuses."""
 
     def _make(self, config: ProducerConfig, clock: Callable[[], float]) -> ProducerLifecycle:
         self._clock = clock
@@ -134,7 +135,7 @@ class Producer(ProducerBase):
 
     async def send(
         self,
-        topic: str,
+        topic: str | ProducerRecord,
         value: Any = None,
         key: Any = None,
         *,
@@ -149,7 +150,7 @@ class Producer(ProducerBase):
         appended nothing.
 
         Args:
-            topic: Topic to send to.
+            topic: Topic to send to; or a `ProducerRecord`, which has all but `on_delivery`.
             value: The value: bytes, or what the value serializer takes; None is a tombstone.
             key: The key, likewise; None for none.
             partition: The partition; None leaves it to the partitioner. One that the topic does not have is waited
@@ -169,7 +170,7 @@ class Producer(ProducerBase):
             SerializationError: The serializer failed.
             ClosedError: The producer was closed.
             TypeError: An argument is of a wrong type, such as an `on_delivery` that cannot be called or would have to
-                be awaited.
+                be awaited; or there are others beside a `ProducerRecord`.
             ValueError: The partition or the timestamp is negative, or larger than Kafka's numbers are.
         """
         if self._fast is not None and on_delivery is None and not self._sender_turn.due:
@@ -183,7 +184,7 @@ class Producer(ProducerBase):
 
     async def _send(
         self,
-        topic: str,
+        topic: str | ProducerRecord,
         value: Any,
         key: Any,
         partition: int | None,

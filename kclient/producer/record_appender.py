@@ -119,8 +119,9 @@ class RecordAppender:
                 return NO_METADATA
         elif self._partitioner is not None:
             chosen = self._partitioner.partition(topic, key, key_bytes, value, value_bytes, self._snapshot())
-            partition = chosen if type(chosen) is int else index_of(chosen)
-            if partition is None or not 0 <= partition < count:
+            if chosen is not None:
+                partition = chosen if type(chosen) is int else index_of(chosen)
+            if chosen is not None and (partition is None or not 0 <= partition < count):
                 name = type(self._partitioner).__name__
                 raise ValueError(f"{name} chose the partition {shown(chosen)} of {topic!r}, which has {count}")
         if timestamp is not None:

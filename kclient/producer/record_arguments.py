@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from kclient.types import Headers
 
 _NO_HEADERS = (str, bytes, bytearray, memoryview, Mapping)
+_FIELDS = ("value", "key", "partition", "timestamp")
 
 
 def is_bytes(value: Any) -> bool:
@@ -107,3 +108,20 @@ def _as_sequence(given: Any, name: str) -> Sequence[Any]:
     if isinstance(given, str | bytes | bytearray | memoryview) or not isinstance(given, Iterable):
         raise TypeError(f"{name} are a sequence, one for each record; not {shown(given)}")
     return list(given)
+
+
+def check_alone(*others: Any) -> None:
+    """See to it that `send` was given a `ProducerRecord` and nothing beside it.
+
+    Args:
+        others: Value, key, partition, timestamp and headers.
+
+    Raises:
+        TypeError: One was given too.
+    """
+    *fields, headers = others
+    given = [name for name, other in zip(_FIELDS, fields, strict=True) if other is not None]
+    if not isinstance(headers, tuple) or headers:
+        given.append("headers")
+    if given:
+        raise TypeError(f"send takes a ProducerRecord alone: {' and '.join(given)} belong into it")

@@ -15,7 +15,7 @@ from kclient.producer.accumulator import NO_METADATA, Full, NoMetadata
 from kclient.producer.arrow import pieces_of, telling_rows
 from kclient.producer.delivery import Deliveries, Delivery
 from kclient.producer.interfaces import ProducerRecord
-from kclient.producer.record_arguments import as_headers, as_partition_number
+from kclient.producer.record_arguments import as_headers, as_partition_number, check_alone
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -102,7 +102,7 @@ class Sending:
 
     def send(
         self,
-        topic: str,
+        topic: str | ProducerRecord,
         value: Any,
         key: Any,
         partition: int | None,
@@ -113,8 +113,13 @@ class Sending:
     ) -> Delivery | Script[Delivery]:
         """Append a record, or give the script that does it once that is possible.
 
-        `serialized`: key and value are bytes already.
+        `topic`: its topic, or all of it; `serialized`: key and value are bytes already.
         """
+        if isinstance(topic, ProducerRecord):
+            check_alone(value, key, partition, timestamp, headers)
+            record = topic
+            topic, value, key, partition = record.topic, record.value, record.key, record.partition
+            timestamp, headers = record.timestamp, record.headers
         if on_delivery is not None:
             check_plain_callback(on_delivery, "on_delivery")
         if self._reports.callbacks_due:
@@ -124,17 +129,17 @@ class Sending:
             made = self._append(topic, value, key, partition, timestamp, headers, on_delivery, serialized)
             if isinstance(made, Delivery):
                 return made
-            record = (topic, value, key, partition, timestamp, headers, on_delivery, serialized, 0)
-            return self._in_one_transaction(self._append_later(made, record))
+            arguments = (topic, value, key, partition, timestamp, headers, on_delivery, serialized, 0)
+            return self._in_one_transaction(self._append_later(made, arguments))
         seen = self._interceptors.on_send(ProducerRecord(topic, value, key, partition, timestamp, headers))
         told = self._interceptors.acknowledgement(on_delivery)
         with self._interceptors.seen():
             rest = (seen.partition, seen.timestamp, as_headers(seen.headers), told, serialized, 0)
-            record = (seen.topic, seen.value, seen.key, *rest)
-            made = self._append(*record)
+            arguments = (seen.topic, seen.value, seen.key, *rest)
+            made = self._append(*arguments)
         if isinstance(made, Delivery):
             return made
-        return self._in_one_transaction(self._append_seen(made, record))
+        return self._in_one_transaction(self._append_seen(made, arguments))
 
     def _in_one_transaction(self, script: Script[T]) -> Script[T]:
         """A script that ends with an error where the transaction that it began in is not the present one any more.

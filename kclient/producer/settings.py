@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kclient.arguments import shown
 from kclient.errors import ConfigError
+from kclient.producer.hash_partitioners import BY_NAME
 from kclient.producer.interfaces import ProducerInterceptor
 from kclient.producer.partitioner import Partitioner, RoundRobinPartitioner
 from kclient.records import CompressionType
@@ -115,10 +116,12 @@ def _accumulator(config: ProducerConfig) -> AccumulatorSettings:
 
 def _partitioner(given: Any) -> Partitioner | None:
     """The partitioner that a setting names: an instance, a class, or a name."""
-    if given is None or given == "default":
+    if given is None or given in ("default", "murmur2_random"):
         return None
     if given == "roundrobin":
         return RoundRobinPartitioner()
+    if isinstance(given, str):
+        return BY_NAME[given]()
     made = given() if isinstance(given, type) else given
     if not isinstance(made, Partitioner):
         raise ConfigError(

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         LazyDelivery,
         RecordSource,
         TopicSlots,
+        fnv1a,
         murmur2,
         partition_for_key,
     )
@@ -56,6 +57,7 @@ else:
     RecordScan = _chosen.RecordScan
     RecordSource = _chosen.RecordSource
     TopicSlots = _chosen.TopicSlots
+    fnv1a = _chosen.fnv1a
     gather_batches = _chosen.gather_batches
     murmur2 = _chosen.murmur2
     partition_for_key = _chosen.partition_for_key
@@ -114,6 +116,7 @@ __all__ = [
     "down_convert",
     "encode_arrow",
     "encode_end_marker",
+    "fnv1a",
     "iter_batches",
     "iter_headers",
     "murmur2",

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from kclient.config import ConfigInput, ProducerConfig
-    from kclient.producer.interfaces import DeliveryCallback
+    from kclient.producer.interfaces import DeliveryCallback, ProducerRecord
     from kclient.producer.sending import AnyWait
     from kclient.sync.portal import Portal
     from kclient.types import ConsumerGroupMetadata, Headers, Offsets, PartitionInfo
@@ -74,7 +74,7 @@ class Producer(StartedByWith, ProducerBase):
             self._fast = appender.send
             if type(self).send is Producer.send:
                 # for the object `send` is that itself, so that a record costs no call of a Python function
-                self.send = appender.send  # type: ignore[method-assign]
+                self.send = appender.send  # type: ignore[method-assign, assignment]
 
     def _make(self, config: ProducerConfig, clock: Callable[[], float]) -> ProducerLifecycle:
         async def start() -> None:
@@ -158,7 +158,7 @@ class Producer(StartedByWith, ProducerBase):
 
     def send(
         self,
-        topic: str,
+        topic: str | ProducerRecord,
         value: Any = None,
         key: Any = None,
         *,
@@ -173,7 +173,7 @@ class Producer(StartedByWith, ProducerBase):
         interrupted while it waits has appended nothing; at other moments the record may be appended or not.
 
         Args:
-            topic: Topic to send to.
+            topic: Topic to send to; or a `ProducerRecord`, which has all but `on_delivery`.
             value: The value: bytes, or what the value serializer takes; None is a tombstone.
             key: The key, likewise; None for none.
             partition: The partition; None leaves it to the partitioner. One that the topic does not have is waited
@@ -193,7 +193,7 @@ class Producer(StartedByWith, ProducerBase):
             SerializationError: The serializer failed.
             ClosedError: The producer was closed.
             TypeError: An argument is of a wrong type, such as an `on_delivery` that cannot be called or would have to
-                be awaited.
+                be awaited; or there are others beside a `ProducerRecord`.
             ValueError: The partition or the timestamp is negative, or larger than Kafka's numbers are.
         """
         if self._fast is None:
@@ -205,7 +205,7 @@ class Producer(StartedByWith, ProducerBase):
 
     def _send(
         self,
-        topic: str,
+        topic: str | ProducerRecord,
         value: Any,
         key: Any,
         partition: int | None,

@@ -1,4 +1,4 @@
-# The hash that gives a key its partition.
+# The hashes that give a key its partition.
 
 cdef int32_t _murmur2(const uint8_t* data, Py_ssize_t size) noexcept nogil:
     cdef uint32_t m = 0x5BD1E995
@@ -48,6 +48,20 @@ def murmur2(data: Buffer) -> int:
         TypeError: The data are not bytes, bytearray or memoryview.
     """
     return _hash(data)
+
+
+def fnv1a(data: Buffer) -> int:
+    """FNV-1a with 32 bits; its absolute value where that is negative as a signed number, as Sarama has it.
+
+    Raises:
+        TypeError: The data are not bytes, bytearray or memoryview.
+    """
+    cdef const uint8_t[::1] view = as_bytes(data, "key", nullable=False)
+    cdef uint32_t value = <uint32_t>0x811C9DC5
+    cdef Py_ssize_t at
+    for at in range(view.shape[0]):
+        value = (value ^ view[at]) * <uint32_t>0x01000193
+    return (0 - value if value > <uint32_t>0x7FFFFFFF else value)
 
 
 def partition_for_key(key: Buffer, partitions: int) -> int:

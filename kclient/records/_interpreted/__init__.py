@@ -12,6 +12,7 @@ from kclient.records._interpreted.builder import BatchBuilder as BatchBuilder
 from kclient.records._interpreted.columns import ColumnBuilder as ColumnBuilder
 from kclient.records._interpreted.envelopes import EnvelopedBatches as EnvelopedBatches
 from kclient.records._interpreted.envelopes import gather_batches as gather_batches
+from kclient.records._interpreted.hashing import fnv1a as fnv1a
 from kclient.records._interpreted.hashing import murmur2 as murmur2
 from kclient.records._interpreted.hashing import partition_for_key as partition_for_key
 from kclient.records._interpreted.reading import parse_records as parse_records

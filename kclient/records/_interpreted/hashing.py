@@ -1,4 +1,4 @@
-"""The hash that gives a key its partition."""
+"""The hashes that give a key its partition."""
 
 from __future__ import annotations
 
@@ -32,6 +32,18 @@ def murmur2(data: Buffer) -> int:
     value = (value ^ value >> 13) * _M & _MASK
     value ^= value >> 15
     return value - (1 << 32) if value > INT32_MAX else value
+
+
+def fnv1a(data: Buffer) -> int:
+    """FNV-1a with 32 bits; its absolute value where that is negative as a signed number, as Sarama has it.
+
+    Raises:
+        TypeError: The data are not bytes, bytearray or memoryview.
+    """
+    value = 0x811C9DC5
+    for byte in memoryview(as_bytes(data, "key", nullable=False)).cast("B"):
+        value = (value ^ byte) * 0x01000193 & _MASK
+    return (1 << 32) - value if value > INT32_MAX else value
 
 
 def partition_for_key(key: Buffer, partitions: int) -> int:

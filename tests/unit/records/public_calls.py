@@ -182,6 +182,7 @@ OF_IMPLEMENTATIONS: dict[str, Call] = {
     ),
     "Appender.append": (_place, {"topic": "t", "partition": 1, **RECORD}),
     "TopicSlots": (_slots, {"partitions": 3, "sticky": 1, "partition": 0, "builder": None, "closed": 0}),
+    "fnv1a": (lambda face, data: face.fnv1a(data), {"data": b"key"}),
     "murmur2": (lambda face, data: face.murmur2(data), {"data": b"key"}),
     "partition_for_key": (
         lambda face, key, partitions: face.partition_for_key(key, partitions),

@@ -24,6 +24,7 @@ NAMES = [
     "EnvelopedBatches",
     "LazyDelivery",
     "TopicSlots",
+    "fnv1a",
     "gather_batches",
     "made_record",
     "murmur2",
