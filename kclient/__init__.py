@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from kclient.types import RecordMetadata as RecordMetadata
     from kclient.types import TimestampType as TimestampType
     from kclient.types import TopicPartition as TopicPartition
+    from kclient.types import Watermarks as Watermarks
 
 # Where each public name lives. The type checkers read the imports above; the test of the exports compares both.
 _EXPORTS = {
@@ -87,6 +88,7 @@ _EXPORTS = {
     "Serializer": "kclient.serialization",
     "TimestampType": "kclient.types",
     "TopicPartition": "kclient.types",
+    "Watermarks": "kclient.types",
 }
 
 _SUBMODULES = (
@@ -135,6 +137,7 @@ __all__ = [
     "Serializer",
     "TimestampType",
     "TopicPartition",
+    "Watermarks",
     "__version__",
 ]
 

@@ -110,6 +110,22 @@ class RecordMetadata:
         return TopicPartition(self.topic, self.partition)
 
 
+class Watermarks(NamedTuple):
+    """Where a partition begins and ends, as the last fetch has told; each None while none has.
+
+    Attributes:
+        log_start_offset: The first offset that there is.
+        last_stable_offset: Up to here, exclusively, transactions are decided (KIP-98).
+        high_watermark: Up to here, exclusively, records are replicated.
+        age: Seconds since a broker has told it.
+    """
+
+    log_start_offset: int | None
+    last_stable_offset: int | None
+    high_watermark: int | None
+    age: float | None
+
+
 class TimestampType(IntEnum):
     """Who stamped a record."""
 

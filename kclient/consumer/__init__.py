@@ -19,6 +19,7 @@ from kclient.records import ConsumerRecord as ConsumerRecord
 from kclient.types import OffsetAndMetadata as OffsetAndMetadata
 from kclient.types import OffsetAndTimestamp as OffsetAndTimestamp
 from kclient.types import TopicPartition as TopicPartition
+from kclient.types import Watermarks as Watermarks
 
 __all__ = [
     "Assignor",
@@ -38,4 +39,5 @@ __all__ = [
     "StickyAssignor",
     "Subscription",
     "TopicPartition",
+    "Watermarks",
 ]

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from kclient.consumer.actions import Script
     from kclient.consumer.group.model import ConsumerGroupMetadata
     from kclient.consumer.interfaces import CommitCallback, RebalanceListener
-    from kclient.types import Offsets, Partition, TopicPartition
+    from kclient.types import Offsets, Partition, TopicPartition, Watermarks
 
 CLOSE_TIMEOUT = 30.0
 """Seconds that `close` may take by default, as in the Java client."""
@@ -201,6 +201,34 @@ class ConsumerBase:
         self._check()
         self._collector.settle()
         self._core.control.reset(as_partitions(partitions), LATEST)
+
+    def current_lag(self, partition: Partition) -> int | None:
+        """How many offsets are to be read until the end, as the last fetch has told it; asks nobody (KIP-695).
+
+        The end is the high watermark, or with `read_committed` the last stable offset. Offsets that no record has
+        (markers of transactions, what was compacted) count.
+
+        Returns:
+            None while the position or the end is not known: of a partition that was not fetched yet.
+
+        Raises:
+            IllegalStateError: The partition is not assigned.
+        """
+        self._check()
+        tp = as_partition(partition)
+        self._collector.settle()
+        return self._core.current_lag(tp)
+
+    def watermarks(self, partition: Partition) -> Watermarks:
+        """Where a partition begins and ends, as the last fetch has told it; asks nobody.
+
+        `beginning_offsets` and `end_offsets` ask for what is true now.
+
+        Raises:
+            IllegalStateError: The partition is not assigned.
+        """
+        self._check()
+        return self._core.watermarks(as_partition(partition))
 
     def pause(self, partitions: Iterable[Partition]) -> None:
         """Return nothing of these partitions until `resume`; the membership in the group goes on.

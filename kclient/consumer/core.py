@@ -42,12 +42,14 @@ from kclient.consumer.tasks import BackgroundTasks
 from kclient.consumer.topics import TopicWatch
 from kclient.consumer.waits import Waits
 from kclient.errors import ClosedError, InvalidGroupIdError
+from kclient.types import Watermarks
 from kclient.unclosed import warn_unclosed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kclient.config import ConsumerConfig
+    from kclient.types import TopicPartition
 
 logger: logging.Logger = logging.getLogger("kclient.consumer")
 
@@ -309,7 +311,20 @@ class ConsumerCore:
                 bytes_fetched=self.fetcher.bytes_fetched,
                 buffered=self.fetcher.buffer.size,
                 rebalances=0 if self._group is None else self._group.member.rebalances,
+                read_committed=self.fetcher.settings.read_committed,
             )
+
+    def current_lag(self, tp: TopicPartition) -> int | None:
+        """See `Consumer.current_lag`."""
+        with self._lock:
+            return self.subscriptions.state(tp).lag(read_committed=self.fetcher.settings.read_committed)
+
+    def watermarks(self, tp: TopicPartition) -> Watermarks:
+        """See `Consumer.watermarks`."""
+        with self._lock:
+            state = self.subscriptions.state(tp)
+            age = None if state.told_at is None else max(self.clock() - state.told_at, 0.0)
+            return Watermarks(state.log_start_offset, state.last_stable_offset, state.high_watermark, age)
 
     # ------------------------------------------------------------------ signals
 

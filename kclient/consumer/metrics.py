@@ -22,7 +22,14 @@ class ConsumerMetrics:
     failed_commits: int = 0
 
     def figures(
-        self, partitions: Iterable[PartitionState], *, fetches: int, bytes_fetched: int, buffered: int, rebalances: int
+        self,
+        partitions: Iterable[PartitionState],
+        *,
+        fetches: int,
+        bytes_fetched: int,
+        buffered: int,
+        rebalances: int,
+        read_committed: bool,
     ) -> dict[str, float]:
         """All figures since the start.
 
@@ -32,13 +39,10 @@ class ConsumerMetrics:
             bytes_fetched: Bytes of records in them.
             buffered: Bytes that are held.
             rebalances: Assignments that were completed.
+            read_committed: Whether only what is committed is read, which ends at the last stable offset.
         """
         states = list(partitions)
-        lags = [
-            max(state.high_watermark - state.position, 0)
-            for state in states
-            if state.high_watermark is not None and state.position >= 0
-        ]
+        lags = [lag for state in states if (lag := state.lag(read_committed=read_committed)) is not None]
         return {
             "records-consumed-total": float(self.records),
             "bytes-consumed-total": float(bytes_fetched),

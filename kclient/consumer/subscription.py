@@ -90,6 +90,7 @@ class PartitionState:
         "read_id",
         "retry_at",
         "state",
+        "told_at",
         "topic_id",
         "tp",
         "turn",
@@ -129,6 +130,8 @@ class PartitionState:
         self.high_watermark: int | None = None
         self.last_stable_offset: int | None = None
         self.log_start_offset: int | None = None
+        self.told_at: float | None = None
+        """When a broker has told these three last, or that they have not changed."""
         self.preferred_replica: int | None = None
         """A replica that the leader sent us to (KIP-392)."""
         self.preferred_until: float = 0.0
@@ -138,6 +141,17 @@ class PartitionState:
         """The id of the topic of this name that was deleted before."""
         self.read_id: bytes | None = None
         """The id of the topic that the records were of that were handed out last; None after a seek."""
+
+    def end(self, *, read_committed: bool) -> int | None:
+        """Up to where can be read, as a broker has told last: the last stable offset, or the high watermark."""
+        return self.last_stable_offset if read_committed else self.high_watermark
+
+    def lag(self, *, read_committed: bool) -> int | None:
+        """How many offsets are to be read until then; None where the position or the end is not known."""
+        end = self.end(read_committed=read_committed)
+        if end is None or self.state is not PositionState.VALID:
+            return None
+        return max(end - self.position, 0)
 
     @property
     def fetchable(self) -> bool:

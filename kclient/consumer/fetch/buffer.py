@@ -108,7 +108,7 @@ class FetchBuffer:
 
     def made_anew(self, state: PartitionState) -> None:
         """The topic was deleted and created again: what was fetched is of the old one, and so is the position."""
-        state.high_watermark = state.last_stable_offset = state.log_start_offset = None
+        state.high_watermark = state.last_stable_offset = state.log_start_offset = state.told_at = None
         state.preferred_replica = None
         policy = self._subscriptions.default_policy
         if policy.kind is not ResetKind.NONE:

@@ -280,7 +280,7 @@ class Fetcher:
     def _is_quiet(self, state: PartitionState, node: int) -> bool:
         """Whether a broker has answered last that there is nothing to read. (What has just brought something may have
         more at any moment.)"""
-        end = state.last_stable_offset if self.settings.read_committed else state.high_watermark
+        end = state.end(read_committed=self.settings.read_committed)
         return state.quiet_at == node and end is not None and state.fetch_offset >= end
 
     def _ask(self, state: PartitionState, snapshot: ClusterSnapshot) -> Asked:
@@ -311,6 +311,9 @@ class Fetcher:
                 self._hold_back(current, now)
             return news
         frame = Frame(plan.node_id, sum(map(_size, response.responses)))
+        for state in current:  # what a session leaves out has not changed
+            if state.high_watermark is not None:
+                state.told_at = now
         for topic in response.responses:
             name = topic.topic or plan.names.get(bytes(topic.topic_id), "")
             for data in topic.partitions:
@@ -367,6 +370,7 @@ class Fetcher:
             self._diverged(state, data.diverging_epoch, news)
             return
         state.high_watermark = data.high_watermark
+        state.told_at = now
         if data.last_stable_offset >= 0:
             state.last_stable_offset = data.last_stable_offset
         if data.log_start_offset >= 0:

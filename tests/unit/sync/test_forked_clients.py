@@ -30,6 +30,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "beginning_offsets": ([("t", 0)],),
     "commit_async": ({("t", 0): 1},),
     "committed": ([("t", 0)],),
+    "current_lag": (("t", 0),),
     "end_offsets": ([("t", 0)],),
     "offsets_for_times": ({("t", 0): 1},),
     "partitions_for": ("t",),
@@ -42,6 +43,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "send_batch": ("t", [b"x"]),
     "send_offsets_to_transaction": ({("t", 0): 1}, ConsumerGroupMetadata("g")),
     "subscribe": (["t"],),
+    "watermarks": (("t", 0),),
 }
 MAY_ANSWER = {
     "consumer": {"assignment", "close", "group_metadata", "paused", "subscription", "wakeup"},
