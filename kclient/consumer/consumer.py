@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
@@ -162,7 +163,7 @@ class Consumer(ConsumerBase):
 
     # ------------------------------------------------------------------ records
 
-    async def poll(self, timeout: float = 0.0) -> ConsumerRecords:
+    async def poll(self, timeout: float = 0.0, *, max_records: int | None = None) -> ConsumerRecords:
         """The next records, at most `max.poll.records`; waits until there are some.
 
         What earlier polls returned counts as processed from now on: auto commit commits it. Joining the group and
@@ -170,12 +171,14 @@ class Consumer(ConsumerBase):
 
         Args:
             timeout: Seconds to wait at most; 0 returns what is there.
+            max_records: At most so many records; None is `max.poll.records`.
 
         Returns:
             The records; empty when the time is over first.
 
         Raises:
-            ValueError: The timeout is negative.
+            ValueError: The timeout is negative, or `max_records` below 1.
+            TypeError: One of them is no number.
             WakeupError: `wakeup` was called.
             NoOffsetForPartitionError: A partition has no position, and `auto.offset.reset` is `none`.
             OffsetOutOfRangeError: A position does not exist any more, and `auto.offset.reset` is `none`.
@@ -183,7 +186,10 @@ class Consumer(ConsumerBase):
             CorruptRecordError: A batch is damaged; seek past it to go on.
             KafkaError: The group refused this member, or a background task failed.
         """
-        records: ConsumerRecords | None = await self._poll(timeout, self._collector.take)
+        take = self._collector.take
+        if max_records is not None:
+            take = partial(take, as_count(max_records, "max_records"))
+        records: ConsumerRecords | None = await self._poll(timeout, take)
         return ConsumerRecords() if records is None else records
 
     async def poll_arrow(

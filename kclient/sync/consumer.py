@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from kclient.arguments import as_count, as_partition, as_partitions
@@ -213,7 +214,7 @@ class Consumer(StartedByWith, ConsumerBase):
 
     # ------------------------------------------------------------------ records
 
-    def poll(self, timeout: float = 0.0) -> ConsumerRecords:
+    def poll(self, timeout: float = 0.0, *, max_records: int | None = None) -> ConsumerRecords:
         """The next records, at most `max.poll.records`; waits until there are some.
 
         What earlier polls returned counts as processed from now on: auto commit commits it. Joining the group and
@@ -221,12 +222,14 @@ class Consumer(StartedByWith, ConsumerBase):
 
         Args:
             timeout: Seconds to wait at most; 0 returns what is there.
+            max_records: At most so many records; None is `max.poll.records`.
 
         Returns:
             The records; empty when the time is over first.
 
         Raises:
-            ValueError: The timeout is negative.
+            ValueError: The timeout is negative, or `max_records` below 1.
+            TypeError: One of them is no number.
             WakeupError: `wakeup` was called.
             NoOffsetForPartitionError: A partition has no position, and `auto.offset.reset` is `none`.
             OffsetOutOfRangeError: A position does not exist any more, and `auto.offset.reset` is `none`.
@@ -234,7 +237,10 @@ class Consumer(StartedByWith, ConsumerBase):
             CorruptRecordError: A batch is damaged; seek past it to go on.
             KafkaError: The group refused this member, or a background task failed.
         """
-        records: ConsumerRecords | None = self._poll(timeout, self._collector.take)
+        take = self._collector.take
+        if max_records is not None:
+            take = partial(take, as_count(max_records, "max_records"))
+        records: ConsumerRecords | None = self._poll(timeout, take)
         return ConsumerRecords() if records is None else records
 
     def poll_arrow(

@@ -109,6 +109,7 @@ def listener() -> RebalanceListener:
 
 # What is right, and what is nearly right, by the name of the parameter.
 RIGHT: Arguments = {
+    "max_records": st.none() | st.integers(1, 10**6),
     "brokers": st.none() | st.lists(st.integers(0, 2), max_size=2),
     "cluster_id": st.none() | st.just("a"),
     "directories": st.dictionaries(replica, st.just("/d"), max_size=2),
@@ -186,6 +187,7 @@ RIGHT: Arguments = {
     "wanted": st.dictionaries(partition, place, max_size=2),
 }  # fmt: skip
 NEARLY: Arguments = {
+    "max_records": edges | scalars,
     "brokers": st.lists(edges | scalars, max_size=2) | texts,
     "cluster_id": texts,
     "directories": st.dictionaries(nearly_replica.filter(lambda value: _can_hash(value)), texts | scalars, max_size=2),

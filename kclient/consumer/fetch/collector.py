@@ -94,14 +94,14 @@ class FetchCollector:
 
     # ------------------------------------------------------------------ lists
 
-    def take(self) -> ConsumerRecords | None:
-        """Up to `max.poll.records` records; None if nothing is there.
+    def take(self, limit: int | None = None) -> ConsumerRecords | None:
+        """Up to so many records, or `max.poll.records`; None if nothing is there.
 
         Raises:
             KafkaError: The next thing is an error, of a partition or a record.
         """
         while True:
-            parts = self._parts(self._max_poll_records)
+            parts = self._parts(limit or self._max_poll_records)
             if not parts:
                 return None
             taken: dict[TopicPartition, list[ConsumerRecord]] = {}
