@@ -51,10 +51,10 @@ if TYPE_CHECKING:
     from kclient.types import OffsetAndMetadata as OffsetAndMetadata
     from kclient.types import OffsetAndTimestamp as OffsetAndTimestamp
     from kclient.types import PartitionInfo as PartitionInfo
+    from kclient.types import PartitionWatermarks as PartitionWatermarks
     from kclient.types import RecordMetadata as RecordMetadata
     from kclient.types import TimestampType as TimestampType
     from kclient.types import TopicPartition as TopicPartition
-    from kclient.types import Watermarks as Watermarks
 
 # Where each public name lives. The type checkers read the imports above; the test of the exports compares both.
 _EXPORTS = {
@@ -88,7 +88,7 @@ _EXPORTS = {
     "Serializer": "kclient.serialization",
     "TimestampType": "kclient.types",
     "TopicPartition": "kclient.types",
-    "Watermarks": "kclient.types",
+    "PartitionWatermarks": "kclient.types",
 }
 
 _SUBMODULES = (
@@ -128,6 +128,7 @@ __all__ = [
     "OffsetAndTimestamp",
     "OffsetSpec",
     "PartitionInfo",
+    "PartitionWatermarks",
     "Partitioner",
     "Producer",
     "ProducerInterceptor",
@@ -137,7 +138,6 @@ __all__ = [
     "Serializer",
     "TimestampType",
     "TopicPartition",
-    "Watermarks",
     "__version__",
 ]
 

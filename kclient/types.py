@@ -110,7 +110,7 @@ class RecordMetadata:
         return TopicPartition(self.topic, self.partition)
 
 
-class Watermarks(NamedTuple):
+class PartitionWatermarks(NamedTuple):
     """Where a partition begins and ends, as the last fetch has told; each None while none has.
 
     Attributes:

@@ -18,8 +18,8 @@ from kclient.consumer.records import ConsumerRecords as ConsumerRecords
 from kclient.records import ConsumerRecord as ConsumerRecord
 from kclient.types import OffsetAndMetadata as OffsetAndMetadata
 from kclient.types import OffsetAndTimestamp as OffsetAndTimestamp
+from kclient.types import PartitionWatermarks as PartitionWatermarks
 from kclient.types import TopicPartition as TopicPartition
-from kclient.types import Watermarks as Watermarks
 
 __all__ = [
     "Assignor",
@@ -32,6 +32,7 @@ __all__ = [
     "CooperativeStickyAssignor",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
+    "PartitionWatermarks",
     "RangeAssignor",
     "RebalanceListener",
     "RebalanceProtocol",
@@ -39,5 +40,4 @@ __all__ = [
     "StickyAssignor",
     "Subscription",
     "TopicPartition",
-    "Watermarks",
 ]

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from kclient.consumer.actions import Script
     from kclient.consumer.group.model import ConsumerGroupMetadata
     from kclient.consumer.interfaces import CommitCallback, RebalanceListener
-    from kclient.types import Offsets, Partition, TopicPartition, Watermarks
+    from kclient.types import Offsets, Partition, PartitionWatermarks, TopicPartition
 
 CLOSE_TIMEOUT = 30.0
 """Seconds that `close` may take by default, as in the Java client."""
@@ -219,7 +219,7 @@ class ConsumerBase:
         self._collector.settle()
         return self._core.current_lag(tp)
 
-    def watermarks(self, partition: Partition) -> Watermarks:
+    def watermarks(self, partition: Partition) -> PartitionWatermarks:
         """Where a partition begins and ends, as the last fetch has told it; asks nobody.
 
         `beginning_offsets` and `end_offsets` ask for what is true now.

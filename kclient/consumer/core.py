@@ -42,7 +42,7 @@ from kclient.consumer.tasks import BackgroundTasks
 from kclient.consumer.topics import TopicWatch
 from kclient.consumer.waits import Waits
 from kclient.errors import ClosedError, InvalidGroupIdError
-from kclient.types import Watermarks
+from kclient.types import PartitionWatermarks
 from kclient.unclosed import warn_unclosed
 
 if TYPE_CHECKING:
@@ -314,17 +314,22 @@ class ConsumerCore:
                 read_committed=self.fetcher.settings.read_committed,
             )
 
+    def has_joined(self) -> bool:
+        """Whether this is a member of its group now, and reads what that has assigned."""
+        with self._lock:
+            return self._group is not None and self._group.member.stable
+
     def current_lag(self, tp: TopicPartition) -> int | None:
         """See `Consumer.current_lag`."""
         with self._lock:
             return self.subscriptions.state(tp).lag(read_committed=self.fetcher.settings.read_committed)
 
-    def watermarks(self, tp: TopicPartition) -> Watermarks:
+    def watermarks(self, tp: TopicPartition) -> PartitionWatermarks:
         """See `Consumer.watermarks`."""
         with self._lock:
             state = self.subscriptions.state(tp)
             age = None if state.told_at is None else max(self.clock() - state.told_at, 0.0)
-            return Watermarks(state.log_start_offset, state.last_stable_offset, state.high_watermark, age)
+            return PartitionWatermarks(state.log_start_offset, state.last_stable_offset, state.high_watermark, age)
 
     # ------------------------------------------------------------------ signals
 

@@ -16,14 +16,14 @@ import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from kclient.arguments import as_count, as_partition, as_partitions
+from kclient.arguments import as_count, as_partition, as_partitions, in_seconds
 from kclient.cluster import leaves_in_order
 from kclient.concurrency import ThreadSignal, drive, stands_in
 from kclient.consumer.actions import Action, Await, Call, Wait
 from kclient.consumer.base import CLOSE_TIMEOUT, LONG, ConsumerBase, close_timeout, deadline_of
 from kclient.consumer.records import ConsumerRecords
 from kclient.consumer.reset import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
-from kclient.errors import IllegalStateError
+from kclient.errors import IllegalStateError, KafkaTimeoutError
 from kclient.records import decode_arrow
 from kclient.records.arrow import column_names
 from kclient.sync.beginning import Beginning, StartedByWith, orphaned
@@ -242,6 +242,32 @@ class Consumer(StartedByWith, ConsumerBase):
             take = partial(take, as_count(max_records, "max_records"))
         records: ConsumerRecords | None = self._poll(timeout, take)
         return ConsumerRecords() if records is None else records
+
+    def joined(self, timeout: float | None = None) -> set[TopicPartition]:
+        """Wait until this is a member of its group, without taking records; what it reads then.
+
+        It counts as a poll without records: what earlier polls returned counts as processed, listeners are called in
+        here, and `max.poll.interval.ms` begins anew. Called again while it is a member, it returns at once.
+
+        Args:
+            timeout: Seconds; None is `default.api.timeout.ms`.
+
+        Returns:
+            The assignment, perhaps empty: there may be more members than partitions.
+
+        Raises:
+            IllegalStateError: It is not subscribed.
+            KafkaTimeoutError: It did not become one in time; it goes on joining with the next call, or poll.
+            WakeupError: `wakeup` was called.
+            KafkaError: The group refused this member, or a background task failed.
+        """
+        self._check()
+        seconds = self._seconds(timeout)
+        if not self._core.subscriptions.uses_group:
+            raise IllegalStateError("There is no group to join: subscribe first")
+        if not self._poll(seconds, self._core.has_joined):
+            raise KafkaTimeoutError(f"The consumer did not become a member of its group within {in_seconds(seconds)}")
+        return self.assignment()
 
     def poll_arrow(
         self,

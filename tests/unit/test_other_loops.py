@@ -29,6 +29,7 @@ CALLS: dict[str, Callable[[kclient.Producer, kclient.Consumer, kclient.Admin], A
     "partitions_for": lambda producer, consumer, admin: producer.partitions_for("t"),
     "close of a producer": lambda producer, consumer, admin: producer.close(),
     "poll": lambda producer, consumer, admin: consumer.poll(1),
+    "joined": lambda producer, consumer, admin: consumer.joined(),
     "iteration": lambda producer, consumer, admin: anext(consumer),
     "commit": lambda producer, consumer, admin: consumer.commit({T0: 1}),
     "committed": lambda producer, consumer, admin: consumer.committed([T0]),

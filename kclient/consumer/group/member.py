@@ -158,6 +158,11 @@ class GroupMember:
             self._go(MemberEvent.POLLED)
 
     @property
+    def stable(self) -> bool:
+        """Whether it is a member with an assignment that has been taken over."""
+        return self.state is MemberState.STABLE
+
+    @property
     def outside(self) -> bool:
         """Whether there is no membership, and none on its way: a poll has to begin one, or to raise why not."""
         return self.state in _ABSENT

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from kclient import sync
-from kclient.consumer import Consumer, Watermarks
+from kclient.consumer import Consumer, PartitionWatermarks
 from kclient.errors import ClosedError, IllegalStateError
 from kclient.producer import Producer
 from kclient.testing import memory_broker
@@ -37,7 +37,7 @@ async def test_lag_falls_as_records_are_handed_out(address: str) -> None:
     async with reading(address, max_poll_records=4) as consumer:
         consumer.assign([T0])
         assert consumer.current_lag(T0) is None, "nobody has told"
-        assert consumer.watermarks(T0) == Watermarks(None, None, None, None)
+        assert consumer.watermarks(T0) == PartitionWatermarks(None, None, None, None)
         lags = []
         while sum(lags) < 8:  # 6 + 2 + 0
             if await consumer.poll(1.0):
