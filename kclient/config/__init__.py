@@ -17,12 +17,14 @@ if TYPE_CHECKING:
     from kclient.config.consumer import ConsumerConfig as ConsumerConfig
     from kclient.config.producer import ProducerConfig as ProducerConfig
     from kclient.config.properties import parse_properties as parse_properties
+    from kclient.config.providers import ConfigProvider as ConfigProvider
     from kclient.config.setting import Setting as Setting
 
 _EXPORTS = {
     "AdminConfig": "kclient.config.admin",
     "ClientConfig": "kclient.config.common",
     "ConfigInput": "kclient.config.common",
+    "ConfigProvider": "kclient.config.providers",
     "ConsumerConfig": "kclient.config.consumer",
     "ProducerConfig": "kclient.config.producer",
     "Setting": "kclient.config.setting",

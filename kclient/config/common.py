@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Self
 from kclient.arguments import brief, shown
 from kclient.config.names import explain_unknown
 from kclient.config.properties import parse_properties
+from kclient.config.providers import is_of_provider, resolved
 from kclient.config.security import SecuritySettings
 from kclient.config.setting import REQUIRED, Boolean, Choice, List, Number, Setting, Text, setting
 from kclient.errors import ConfigError, NotYetSupportedError
@@ -106,7 +107,12 @@ class ClientConfig(SecuritySettings):
         served=False,
     )
     config_providers: tuple[str, ...] = setting(
-        List(), (), "Names of providers that replace variables in settings.", served=False
+        List(),
+        (),
+        """Names of providers that know what variables stand for, such as `${env:PASSWORD}` or `${file:/path:key}`
+        (KIP-297). `config.providers.NAME.class` is `env`, `file`, `directory`, the Java class, or a
+        `kclient.config.ConfigProvider` (its name, if left out); `config.providers.NAME.param.…` are its parameters:
+        `allowlist.pattern` of `env`, `allowed.paths` of the others.""",
     )
     enable_metrics_push: bool = setting(
         Boolean(),
@@ -154,10 +160,12 @@ class ClientConfig(SecuritySettings):
         """
         known = cls.settings()
         arguments = {name: value for name, value in cls._named(settings).items() if value is not None}
-        given = {**cls._named(read_source(config)), **arguments}
-        values = {name: known[name].parse(value) for name, value in given.items() if value is not None}
+        given, written = resolved({**cls._named(read_source(config)), **arguments})
+        values = {
+            name: known[name].parse(value, written.get(name)) for name, value in given.items() if value is not None
+        }
         for name, value in values.items():
-            _check_served(known[name], value)
+            _check_served(known[name], value, written.get(name))
         for name, item in known.items():
             if item.required and not values.get(name):
                 raise ConfigError(f"{name} is missing: {item.doc}")
@@ -191,7 +199,7 @@ class ClientConfig(SecuritySettings):
             if not isinstance(given, str):
                 raise ConfigError(f"the name of a setting is text, not {shown(given)}")
             name = given if given in known else given.replace("_", ".")
-            if name not in known:
+            if name not in known and not is_of_provider(name):
                 raise ConfigError(explain_unknown(given, cls.CLIENT, _settings_by_client(cls)))
             if name in named:
                 raise ConfigError(f"{name} is given twice, as {name} and as {name.replace('.', '_')}")
@@ -224,12 +232,12 @@ def read_source(config: ConfigInput) -> Mapping[str, Any]:
     return parse_properties(text)
 
 
-def _check_served(item: Setting, value: Any) -> None:
+def _check_served(item: Setting, value: Any, written: str | None) -> None:
     if item.serves(value):
         return
     # what stands there may be a password that was put into the wrong place
     hidden = value is None or item.name.startswith(("sasl.", "ssl.")) or "password" in item.name
-    told = "" if hidden else f" = {shown(value)}"
+    told = "" if hidden else f" = {shown(value if written is None else written)}"
     if item.served_values is not None:
         served = ", ".join(repr(choice) for choice in item.served_values)
         raise NotYetSupportedError(f"{item.name}{told} is not supported yet; what works is {served}")

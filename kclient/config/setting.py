@@ -330,8 +330,12 @@ class Setting:
         """Its name as an argument and attribute."""
         return self.name.replace(".", "_")
 
-    def parse(self, value: Any) -> Any:
+    def parse(self, value: Any, written: str | None = None) -> Any:
         """The value in its Python type; None stands for the default.
+
+        Args:
+            value: What was given.
+            written: How that was written, with variables: this may be shown, and what became of it may not.
 
         Raises:
             ConfigError: If it is not allowed.
@@ -346,7 +350,7 @@ class Setting:
             # a password that was put into the place of another setting of security must not be shown either
             misplaced = isinstance(value, str) and self.name.startswith(("sasl.", "ssl."))
             hidden = misplaced or isinstance(self.kind, WebAddress | Password)
-            told = "" if hidden else f" = {shown(value)}"
+            told = "" if hidden else f" = {shown(value if written is None else written)}"
             raise ConfigError(f"{self.name}{told}: expected {error}") from None
 
     def serves(self, value: Any) -> bool:

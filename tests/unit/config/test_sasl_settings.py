@@ -427,8 +427,13 @@ def test_the_programs_of_the_guide_make_clients() -> None:
         exec(compile(block, str(GUIDE), "exec"), {"kclient": kclient, "time": time})
 
 
-def test_the_properties_of_the_guide_are_understood() -> None:
+def test_the_properties_of_the_guide_are_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = guide("properties")
-    assert len(blocks) == 2
+    assert len(blocks) == 3
+    monkeypatch.setenv("KAFKA_USER", "alice")
+    (tmp_path / "kafka.properties").write_text("password=secret")
     for block in blocks:
-        assert AdminConfig.parse(f"bootstrap.servers=a:1\n{block}").sasl_credentials is not None
+        text = block.replace("/run/secrets", str(tmp_path))
+        if "security.protocol" not in text:
+            text += "security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\n"
+        assert AdminConfig.parse(f"bootstrap.servers=a:1\n{text}").sasl_credentials is not None

@@ -1,0 +1,216 @@
+"""Variables in settings, `${provider:path:key}`, and the providers that know what they stand for (KIP-297, KIP-421).
+
+So that passwords need not stand in a properties file: they come from the environment, from other files, or from
+whatever a provider of the application's own asks. Where a setting is refused, the error shows the variable and not what
+it stands for.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Protocol, runtime_checkable
+
+from kclient.arguments import brief, shown
+from kclient.config.properties import parse_properties
+from kclient.errors import ConfigError
+
+__all__ = ["ConfigProvider", "is_of_provider", "resolved"]
+
+PROVIDERS: Final = "config.providers"
+_OF_PROVIDER = re.compile(r"config\.providers\.[^.]+\.(class|param\..+)")
+_VARIABLE = re.compile(r"\$\{([^}:]*):(?:([^}:]*):)?([^}]*)\}")
+
+
+@runtime_checkable
+class ConfigProvider(Protocol):
+    """Knows what variables stand for; a class of the application's own is given as `config.providers.NAME.class`.
+
+    A class is called without arguments, or with the parameters (`config.providers.NAME.param.…`) as a mapping where
+    there are some.
+    """
+
+    def get(self, path: str, keys: Iterable[str]) -> Mapping[str, str]:
+        """The values of keys.
+
+        Args:
+            path: What stands between the provider's name and the key; empty where nothing does.
+            keys: Which.
+
+        Returns:
+            Those that there are.
+        """
+        ...
+
+
+class EnvironmentProvider:
+    """`${env:NAME}`: variables of the environment; with the parameter `allowlist.pattern` only those that match it."""
+
+    def __init__(self, parameters: Mapping[str, str]) -> None:
+        parameters = dict(parameters)
+        pattern = parameters.pop("allowlist.pattern", None)
+        _check_no_others(parameters)
+        try:
+            self._allowed = None if pattern is None else re.compile(pattern)
+        except re.error as error:
+            raise ConfigError(f"allowlist.pattern is no regular expression: {error}") from None
+
+    def get(self, path: str, keys: Iterable[str]) -> Mapping[str, str]:
+        if path:
+            raise ConfigError("variables of the environment have no path, as in ${env:NAME}")
+        return {
+            key: os.environ[key]
+            for key in keys
+            if key in os.environ and (self._allowed is None or self._allowed.fullmatch(key))
+        }
+
+
+class _Paths:
+    """The folders and files that a provider may read (`allowed.paths`, with commas); all, if none are named."""
+
+    def __init__(self, parameters: Mapping[str, str]) -> None:
+        parameters = dict(parameters)
+        allowed = parameters.pop("allowed.paths", "")
+        _check_no_others(parameters)
+        self._allowed = [Path(part.strip()).resolve() for part in allowed.split(",") if part.strip()]
+
+    def check(self, path: str) -> Path:
+        """A path that may be read. Raises `ConfigError` if it may not."""
+        if not path:
+            raise ConfigError("the path is missing, as in ${file:/run/secrets/kafka.properties:password}")
+        found = Path(path).resolve()  # symbolic links lead nowhere else
+        if self._allowed and not any(found == each or each in found.parents for each in self._allowed):
+            raise ConfigError(f"{brief(path)} is not below what allowed.paths names")
+        return found
+
+
+class FileProvider:
+    """`${file:PATH:KEY}`: the values of a properties file."""
+
+    def __init__(self, parameters: Mapping[str, str]) -> None:
+        self._paths = _Paths(parameters)
+
+    def get(self, path: str, keys: Iterable[str]) -> Mapping[str, str]:
+        found = parse_properties(_read(self._paths.check(path), path))
+        return {key: found[key] for key in keys if key in found}
+
+
+class DirectoryProvider:
+    """`${directory:PATH:FILE}`: the text of a file in a folder, as orchestrators mount secrets."""
+
+    def __init__(self, parameters: Mapping[str, str]) -> None:
+        self._paths = _Paths(parameters)
+
+    def get(self, path: str, keys: Iterable[str]) -> Mapping[str, str]:
+        folder = self._paths.check(path)
+        found = {}
+        for key in keys:
+            if not key or Path(key).name != key:
+                raise ConfigError(f"{brief(key)} is no name of a file")
+            if (folder / key).is_file():
+                found[key] = _read(self._paths.check(str(folder / key)), str(folder / key))
+        return found
+
+
+_BUILT_IN: Final[dict[str, Callable[[Mapping[str, str]], ConfigProvider]]] = {
+    "env": EnvironmentProvider,
+    "org.apache.kafka.common.config.provider.EnvVarConfigProvider": EnvironmentProvider,
+    "file": FileProvider,
+    "org.apache.kafka.common.config.provider.FileConfigProvider": FileProvider,
+    "directory": DirectoryProvider,
+    "org.apache.kafka.common.config.provider.DirectoryConfigProvider": DirectoryProvider,
+}
+
+
+def is_of_provider(name: str) -> bool:
+    """Whether this is a setting of a provider: its class, or one of its parameters."""
+    return _OF_PROVIDER.fullmatch(name) is not None
+
+
+def resolved(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Settings with what their variables stand for.
+
+    Args:
+        given: The settings by Kafka's names, with those of providers among them.
+
+    Returns:
+        The others; and, of those that had variables, how they were written, which may be shown.
+
+    Raises:
+        ConfigError: A provider is none, a variable's provider is not named, or does not know it.
+    """
+    values = {name: value for name, value in given.items() if name != PROVIDERS and not is_of_provider(name)}
+    names = _names(given.get(PROVIDERS))
+    own = {name for name in given if is_of_provider(name)}
+    if strays := sorted(name for name in own if name.split(".")[2] not in names):
+        raise ConfigError(f"{strays[0]} is of a provider that {PROVIDERS} does not name")
+    if not names:
+        return values, {}
+    providers = {name: _provider(name, given) for name in names}
+    written = {name: value for name, value in values.items() if isinstance(value, str) and _VARIABLE.search(value)}
+    looked_up = {name: _VARIABLE.sub(partial(_lookup, providers, name), value) for name, value in written.items()}
+    return {**values, **looked_up}, written
+
+
+def _names(value: Any) -> list[str]:
+    if value is None:
+        return []
+    parts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(parts, list | tuple) or not all(isinstance(part, str) for part in parts):
+        raise ConfigError(f"{PROVIDERS} = {shown(value)}: expected a list of names, or text with commas")
+    return [part.strip() for part in parts if part.strip()]
+
+
+def _provider(name: str, given: Mapping[str, Any]) -> ConfigProvider:
+    start = f"{PROVIDERS}.{name}."
+    kind = given.get(f"{start}class", name)
+    parameters = {key[len(start) + 6 :]: value for key, value in given.items() if key.startswith(f"{start}param.")}
+    if isinstance(kind, str):
+        if kind not in _BUILT_IN:
+            short = ", ".join(each for each in _BUILT_IN if "." not in each)
+            raise ConfigError(
+                f"{start}class = {shown(kind)}: expected a ConfigProvider or its class, or one of {short} (or the Java "
+                "class)"
+            )
+        try:
+            return _BUILT_IN[kind]({key: str(value) for key, value in parameters.items()})
+        except ConfigError as error:
+            raise ConfigError(f"{start}param.{error}") from None
+    made = kind
+    if isinstance(kind, type):
+        made = kind(parameters) if parameters else kind()
+    if not isinstance(made, ConfigProvider):
+        raise ConfigError(f"{start}class: expected a ConfigProvider, which has a method get; got {shown(made)}")
+    return made
+
+
+def _lookup(providers: Mapping[str, ConfigProvider], setting: str, found: re.Match[str]) -> str:
+    name, path, key = found[1], found[2] or "", found[3]
+    start = f"{setting}: the variable {found[0]}"
+    if name not in providers:
+        raise ConfigError(f"{start} is of a provider that {PROVIDERS} does not name: it names {', '.join(providers)}")
+    try:
+        value = providers[name].get(path, [key]).get(key)
+    except ConfigError as error:
+        raise ConfigError(f"{start} cannot be looked up: {error}") from error
+    if value is None:
+        raise ConfigError(f"{start} is not there")
+    if not isinstance(value, str):
+        raise ConfigError(f"{start} is text, and its provider gave a value of type {type(value).__name__}")
+    return value
+
+
+def _check_no_others(parameters: Mapping[str, str]) -> None:
+    if parameters:
+        raise ConfigError(f"{brief(sorted(parameters)[0])} is no parameter of this provider")
+
+
+def _read(path: Path, given: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{brief(given)} cannot be read: {brief(str(reason))}") from None
