@@ -1,4 +1,4 @@
-"""The admin client: topics, settings, groups, their offsets, ACLs, users, quotas, transactions, the cluster."""
+"""The admin client: topics, settings, groups, their offsets, ACLs, users, tokens, quotas, transactions, the cluster."""
 
 from kclient.acls import AclOperation, AclPermissionType, PatternType, ResourceType
 from kclient.admin.acl_types import AclBinding, AclBindingFilter
@@ -14,6 +14,7 @@ from kclient.admin.listing import Listing
 from kclient.admin.log_dir_types import LogDirDescription, ReplicaInfo, ReplicaLogDirInfo, TopicPartitionReplica
 from kclient.admin.quorum_types import QuorumInfo, QuorumReplica, RaftVoterEndpoint
 from kclient.admin.quota_types import ClientQuotaEntity, ClientQuotaFilter, QuotaName
+from kclient.admin.token_types import DelegationToken
 from kclient.admin.transaction_types import (
     AbortTransactionSpec,
     ActiveProducer,
@@ -65,6 +66,7 @@ __all__ = [
     "ConfigResource",
     "ConfigResourceType",
     "ConfigSource",
+    "DelegationToken",
     "ElectionType",
     "FeatureMetadata",
     "FeatureUpdate",

@@ -17,6 +17,7 @@ from kclient.admin.log_dirs import LogDirOperations
 from kclient.admin.quorum import QuorumOperations
 from kclient.admin.quotas import QuotaOperations
 from kclient.admin.reassignments import ReassignmentOperations
+from kclient.admin.tokens import TokenOperations
 from kclient.admin.transactions import TransactionOperations
 from kclient.admin.types import ClusterDescription
 from kclient.admin.users import UserOperations
@@ -44,6 +45,7 @@ class Admin(
     AclOperations,
     UserOperations,
     QuotaOperations,
+    TokenOperations,
     LogDirOperations,
     QuorumOperations,
 ):

@@ -16,6 +16,7 @@ from kclient.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Command, Config, O
 from kclient.cli.pipeline_app import pipeline_app
 from kclient.cli.quotas_app import quotas_app
 from kclient.cli.settings import PATIENCE_MS, parse_config
+from kclient.cli.tokens_app import tokens_app
 from kclient.cli.transactions_app import transactions_app
 from kclient.cli.users_app import users_app
 
@@ -40,6 +41,7 @@ app.add_typer(migrate_app, name="migrate")
 app.add_typer(transactions_app, name="transactions")
 app.add_typer(acls_app, name="acls")
 app.add_typer(users_app, name="users")
+app.add_typer(tokens_app, name="tokens")
 app.add_typer(quotas_app, name="quotas")
 
 

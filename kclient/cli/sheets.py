@@ -58,10 +58,15 @@ def tell_missing(missing: Mapping[int, KafkaError]) -> int:
     return 1 if missing else 0
 
 
-def show(look: Callable[[Admin], Sheet], settings: dict[str, object], *, form: str, watch: bool = False) -> int:
-    """Print what a look at the cluster finds; with `watch` again and again, until Ctrl-C."""
+def check_form(form: str) -> None:
+    """Raises `UsageError` for an `--output` that there is not."""
     if form not in FORMS:
         raise UsageError(f"--output is {', '.join(FORMS[:-1])} or {FORMS[-1]}, not {form!r}")
+
+
+def show(look: Callable[[Admin], Sheet], settings: dict[str, object], *, form: str, watch: bool = False) -> int:
+    """Print what a look at the cluster finds; with `watch` again and again, until Ctrl-C."""
+    check_form(form)
     with Admin(settings) as admin:
         if not watch:
             sheet = look(admin)
@@ -76,17 +81,22 @@ def show(look: Callable[[Admin], Sheet], settings: dict[str, object], *, form: s
             time.sleep(WATCH_S)
 
 
-def _print(sheet: Sheet, form: str) -> None:
+def document(fields: Mapping[str, Any], form: str) -> str:
+    """One object as JSON, or YAML."""
     if form == "json":
-        output.line(json.dumps(sheet.fields, ensure_ascii=False))
-    elif form == "yaml":
-        import yaml
+        return json.dumps(fields, ensure_ascii=False)
+    import yaml
 
-        # each time a document of its own, so that what --watch prints can be read one after the other
-        text = yaml.safe_dump(dict(sheet.fields), allow_unicode=True, sort_keys=False, explicit_start=True)
-        output.line(text.rstrip("\n"))
-    else:
+    # each time a document of its own, so that what --watch prints can be read one after the other
+    text = yaml.safe_dump(dict(fields), allow_unicode=True, sort_keys=False, explicit_start=True)
+    return str(text).rstrip("\n")
+
+
+def _print(sheet: Sheet, form: str) -> None:
+    if form == "table":
         output.table(sheet.columns, sheet.rows, title=sheet.title)
+    else:
+        output.line(document(sheet.fields, form))
 
 
 def _live(look: Callable[[], Sheet]) -> NoReturn:

@@ -56,6 +56,13 @@ class SaslSettings:
         "Password for PLAIN and SCRAM, as in librdkafka; instead of `sasl.jaas.config`.",
         own=True,
     )
+    sasl_tokenauth: bool = setting(
+        Boolean(),
+        False,
+        """Whether `sasl.username` and `sasl.password` are the id and HMAC of a delegation token (KIP-48), for SCRAM: as
+        `tokenauth` in `sasl.jaas.config`.""",
+        own=True,
+    )
     sasl_mechanism: str = setting(
         Choice(("GSSAPI", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")),
         "GSSAPI",

@@ -95,7 +95,7 @@ class PasswordCredentials:
     username: str
     password: Secret
     token_auth: bool = False
-    """Whether it is a delegation token (KIP-48): `tokenauth="true"` of ScramLoginModule."""
+    """Whether it is a delegation token (KIP-48): `sasl.tokenauth`, or `tokenauth="true"` of ScramLoginModule."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,6 +236,10 @@ def _password(settings: SaslSettings, entry: JaasEntry, mechanism: str) -> Passw
         raise ConfigError(f"sasl.login.callback.handler.class is for OAUTHBEARER, not for {mechanism}")
     if settings.sasl_jaas_config is not None and (settings.sasl_username or settings.sasl_password):
         raise ConfigError("sasl.jaas.config and sasl.username, sasl.password say the same: give one of the two")
+    if settings.sasl_tokenauth and settings.sasl_jaas_config is not None:
+        raise ConfigError('sasl.tokenauth belongs to sasl.username; in sasl.jaas.config it is tokenauth="true"')
+    if settings.sasl_tokenauth and mechanism == "PLAIN":
+        raise ConfigError("sasl.tokenauth is for SCRAM-SHA-256 and SCRAM-SHA-512: PLAIN takes no delegation tokens")
     username = settings.sasl_username or _reveal(entry, "username")
     password = settings.sasl_password or entry.options.get("password")
     if not username or not password:
@@ -245,7 +249,7 @@ def _password(settings: SaslSettings, entry: JaasEntry, mechanism: str) -> Passw
     by_id = (_reveal(entry, "tokenauth") or "false").lower()
     if by_id not in ("true", "false"):
         raise ConfigError("sasl.jaas.config: tokenauth is true or false")
-    return PasswordCredentials(mechanism, username, password, token_auth=by_id == "true")
+    return PasswordCredentials(mechanism, username, password, token_auth=settings.sasl_tokenauth or by_id == "true")
 
 
 def _reveal(entry: JaasEntry, name: str) -> str | None:
@@ -259,6 +263,8 @@ def _reveal(entry: JaasEntry, name: str) -> str | None:
 def _oauth(settings: SaslSettings, entry: JaasEntry) -> OAuthCredentials:
     if settings.sasl_username or settings.sasl_password:
         raise ConfigError("sasl.username and sasl.password are for PLAIN and SCRAM, not for OAUTHBEARER")
+    if settings.sasl_tokenauth:
+        raise ConfigError("sasl.tokenauth is for SCRAM-SHA-256 and SCRAM-SHA-512, not for OAUTHBEARER")
     return OAuthCredentials(
         source=_source(settings, entry),
         extensions=_prefixed(entry, "extension_") | _prefixed(entry, "unsecuredLoginExtension_"),

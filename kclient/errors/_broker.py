@@ -458,7 +458,7 @@ class ReassignmentInProgressError(KafkaError, code=60):
 
 
 class DelegationTokenDisabledError(KafkaError, code=61):
-    """Delegation tokens are not enabled on the broker."""
+    """Delegation tokens are not enabled on the broker (`delegation.token.secret.key`)."""
 
 
 class DelegationTokenNotFoundError(KafkaError, code=62):

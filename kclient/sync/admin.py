@@ -16,6 +16,7 @@ from kclient.admin import (
     ClusterDescription,
     ConfigEntry,
     ConfigResource,
+    DelegationToken,
     ElectionType,
     FeatureMetadata,
     FeatureUpdate,
@@ -48,6 +49,7 @@ from kclient.admin.transactions import MAX_TRANSACTION_TIMEOUT_MS
 from kclient.admin.user_types import UserScramCredentialAlteration
 from kclient.arguments import AS_LONG_AS_IT_TAKES, check_timeout
 from kclient.config import ConfigInput
+from kclient.config.secret import Secret
 from kclient.errors import KafkaError
 from kclient.sync.beginning import Beginning, StartedByWith
 from kclient.types import OffsetAndMetadata, OffsetAndTimestamp, Offsets, Partition, TopicPartition, WholeNumbers
@@ -316,6 +318,41 @@ class Admin(StartedByWith):
     ) -> None:
         """Sets and removes quotas, and leaves the others as they are (KIP-546)."""
         self._call(self._admin.alter_client_quotas, quotas, validate_only=validate_only, timeout=timeout)
+
+    def create_delegation_token(
+        self,
+        *,
+        owner: str | None = None,
+        renewers: Iterable[str] = (),
+        max_lifetime_ms: int | None = None,
+        timeout: float | None = None,
+    ) -> DelegationToken:
+        """Makes a token with which others can log in as its owner (KIP-48)."""
+        return self._call(
+            self._admin.create_delegation_token,
+            owner=owner,
+            renewers=renewers,
+            max_lifetime_ms=max_lifetime_ms,
+            timeout=timeout,
+        )
+
+    def renew_delegation_token(
+        self, hmac: Secret | str, *, renew_period_ms: int | None = None, timeout: float | None = None
+    ) -> int:
+        """Has a token end later, never after its `max_timestamp` (KIP-48); returns when, in milliseconds since 1970."""
+        return self._call(self._admin.renew_delegation_token, hmac, renew_period_ms=renew_period_ms, timeout=timeout)
+
+    def expire_delegation_token(
+        self, hmac: Secret | str, *, expiry_period_ms: int | None = None, timeout: float | None = None
+    ) -> int:
+        """Has a token end sooner, or at once (KIP-48); returns when, in milliseconds since 1970."""
+        return self._call(self._admin.expire_delegation_token, hmac, expiry_period_ms=expiry_period_ms, timeout=timeout)
+
+    def describe_delegation_tokens(
+        self, owners: Iterable[str] | None = None, *, timeout: float | None = None
+    ) -> list[DelegationToken]:
+        """The tokens that this user may see, with their HMACs: who sees one can log in with it (KIP-48)."""
+        return self._call(self._admin.describe_delegation_tokens, owners, timeout=timeout)
 
     def describe_log_dirs(
         self,

@@ -38,6 +38,7 @@ from kclient.admin import (
     UserScramCredentialUpsertion,
 )
 from kclient.arguments import shown
+from kclient.config.secret import Secret
 from kclient.types import ConsumerGroupMetadata
 from tests.hostile_values import edges, floats, numbers, odd, scalars, texts
 
@@ -118,6 +119,13 @@ RIGHT: Arguments = {
     "replicas": st.lists(replica, max_size=2),
     "voter_id": st.integers(0, 3),
     "wait_for_commit": st.booleans(),
+    "expiry_period_ms": st.none() | st.integers(0, 1000),
+    "hmac": st.just("c2VjcmV0") | st.builds(Secret, st.just("c2VjcmV0")),
+    "max_lifetime_ms": st.none() | st.integers(1, 1000),
+    "owner": st.none() | st.just("User:a"),
+    "owners": st.none() | st.lists(st.just("User:a"), max_size=1),
+    "renew_period_ms": st.none() | st.integers(1, 1000),
+    "renewers": st.lists(st.sampled_from(["User:a", "User:b"]), max_size=2),
     "quota_filter": st.none() | quota_filter,
     "quotas": st.dictionaries(entity, rates, max_size=2),
     "alterations": st.lists(alteration, max_size=1),
@@ -198,6 +206,13 @@ NEARLY: Arguments = {
     "assignments": st.dictionaries(
         texts | edges, st.lists(st.lists(edges, max_size=2) | scalars, max_size=2), max_size=2
     ),
+    "expiry_period_ms": edges,
+    "hmac": texts,
+    "max_lifetime_ms": edges,
+    "owner": texts,
+    "owners": st.lists(texts | scalars, max_size=2) | texts,
+    "renew_period_ms": edges,
+    "renewers": st.lists(texts | scalars, max_size=2) | texts,
     "acl_filter": acl | scalars,
     "quota_filter": entity | scalars,
     "quotas": st.dictionaries(

@@ -43,6 +43,7 @@ GONE = UserScramCredentialDeletion(user="a", mechanism=ScramMechanism.SCRAM_SHA_
 QUOTA = ClientQuotaEntity(user="a")
 DIRECTORY = "3Db5QLSqSZieL3rJBUUegA"
 ENDPOINT = RaftVoterEndpoint("CONTROLLER", "localhost", 9093)
+HMAC = "c2VjcmV0"
 SPEC = AbortTransactionSpec(TopicPartition("old", 0), 7, 0, 0)
 
 
@@ -62,6 +63,7 @@ CALLS: dict[str, Callable[[kclient.Admin], Awaitable[Any]]] = {
     "alter_replica_log_dirs": lambda admin: whatever_is_answered(admin.alter_replica_log_dirs({("t", 0, 1): "/d"})),
     "alter_user_scram_credentials": lambda admin: whatever_is_answered(admin.alter_user_scram_credentials([GONE])),
     "create_acls": lambda admin: whatever_is_answered(admin.create_acls([ACL])),
+    "create_delegation_token": lambda admin: whatever_is_answered(admin.create_delegation_token()),
     "create_partitions": lambda admin: admin.create_partitions({"t": 2}),
     "create_topic": lambda admin: admin.create_topic("new"),
     "create_topics": lambda admin: admin.create_topics([NewTopic("new"), NewTopic("newer")]),
@@ -75,6 +77,7 @@ CALLS: dict[str, Callable[[kclient.Admin], Awaitable[Any]]] = {
     "describe_client_quotas": lambda admin: whatever_is_answered(admin.describe_client_quotas()),
     "describe_cluster": lambda admin: admin.describe_cluster(),
     "describe_configs": lambda admin: admin.describe_configs([TOPIC]),
+    "describe_delegation_tokens": lambda admin: whatever_is_answered(admin.describe_delegation_tokens()),
     "describe_features": lambda admin: admin.describe_features(),
     "describe_groups": lambda admin: admin.describe_groups(["g"]),
     "describe_log_dirs": lambda admin: admin.describe_log_dirs(),
@@ -85,6 +88,7 @@ CALLS: dict[str, Callable[[kclient.Admin], Awaitable[Any]]] = {
     "describe_transactions": lambda admin: whatever_is_answered(admin.describe_transactions(["x"])),
     "describe_user_scram_credentials": lambda admin: whatever_is_answered(admin.describe_user_scram_credentials(["a"])),
     "elect_leaders": lambda admin: admin.elect_leaders(ElectionType.PREFERRED, [T0]),
+    "expire_delegation_token": lambda admin: whatever_is_answered(admin.expire_delegation_token(HMAC)),
     "fence_producers": lambda admin: whatever_is_answered(admin.fence_producers(["x"])),
     "find_hanging_transactions": lambda admin: whatever_is_answered(admin.find_hanging_transactions([T0])),
     "force_terminate_transaction": lambda admin: whatever_is_answered(admin.force_terminate_transaction("x")),
@@ -96,6 +100,7 @@ CALLS: dict[str, Callable[[kclient.Admin], Awaitable[Any]]] = {
     "list_topics": lambda admin: admin.list_topics(),
     "list_transactions": lambda admin: whatever_is_answered(admin.list_transactions()),
     "remove_raft_voter": lambda admin: whatever_is_answered(admin.remove_raft_voter(1, DIRECTORY)),
+    "renew_delegation_token": lambda admin: whatever_is_answered(admin.renew_delegation_token(HMAC)),
     "reset_group_offsets": lambda admin: admin.reset_group_offsets("g", OffsetSpec.EARLIEST),
     "unregister_broker": lambda admin: whatever_is_answered(admin.unregister_broker(7)),
     "update_features": lambda admin: admin.update_features({"transaction.version": DOWNGRADE}),

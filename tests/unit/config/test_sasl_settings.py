@@ -125,10 +125,14 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         ("SCRAM-SHA-256", {"sasl_jaas_config": SCRAM}),
         ("SCRAM-SHA-512", {"sasl_jaas_config": Secret(SCRAM.replace("required", 'required tokenauth="true"'))}),
         ("scram-sha-512", {"sasl_username": "alice", "sasl_password": Secret("geheim")}),
+        ("SCRAM-SHA-256", {"sasl_username": "alice", "sasl_password": "geheim", "sasl_tokenauth": "true"}),
+        ("SCRAM-SHA-256", {"sasl_username": "alice", "sasl_password": "geheim", "sasl_tokenauth": False}),
     ],
 )
 def test_passwords(mechanism: str, settings: Any) -> None:
-    by_token = "tokenauth" in Secret(settings.get("sasl_jaas_config", "")).reveal()
+    by_token = (
+        "tokenauth" in Secret(settings.get("sasl_jaas_config", "")).reveal() or settings.get("sasl_tokenauth") == "true"
+    )
     assert resolve(mechanism, **settings) == PasswordCredentials(mechanism.upper(), "alice", Secret("geheim"), by_token)
 
 
@@ -216,6 +220,9 @@ def test_dotted_names_and_properties() -> None:
         ("PLAIN", {"sasl_username": "a\0", "sasl_password": "geheim"}, "zero character"),
         ("PLAIN", {"sasl_username": "a", "sasl_password": "geheim\0"}, "zero character"),
         ("SCRAM-SHA-256", {"sasl_jaas_config": SCRAM.replace(";", " tokenauth=geheim;")}, "tokenauth is true or false"),
+        ("SCRAM-SHA-256", {"sasl_jaas_config": SCRAM, "sasl_tokenauth": True}, 'it is tokenauth="true"'),
+        ("PLAIN", {"sasl_username": "a", "sasl_password": "geheim", "sasl_tokenauth": True}, "PLAIN takes no delegat"),
+        ("OAUTHBEARER", {"sasl_tokenauth": True}, "sasl.tokenauth is for SCRAM-SHA-256 and SCRAM-SHA-512, not for OA"),
         ("PLAIN", {"sasl_login_callback_handler_class": lambda: "x"}, "is for OAUTHBEARER"),
         ("CRAM-MD5", {}, "expected one of"),
         ("PLAIN", {"sasl_username": "a", "sasl_password": 7}, "sasl.password: expected text"),
@@ -231,6 +238,7 @@ def test_what_makes_no_sense(mechanism: str, settings: Any, reason: str) -> None
         {"sasl_username": "alice", "sasl_password": "geheim"},
         {"sasl_jaas_config": PLAIN},
         {"sasl_mechanism": "PLAIN"},
+        {"sasl_tokenauth": True},
         {"sasl_oauthbearer_token_endpoint_url": "https://id/geheim"},
     ],
 )
