@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
-from kclient.admin.base import AdminBase, Outcome, failure
+from kclient.admin.base import AdminBase, failure
 from kclient.admin.token_types import (
     DelegationToken,
     Principal,
@@ -16,7 +16,6 @@ from kclient.admin.token_types import (
     hmac_text,
     principal_text,
 )
-from kclient.admin.types import raise_failures
 from kclient.cluster import Trial, version_for
 from kclient.config.sasl_credentials import PasswordCredentials
 from kclient.config.secret import Secret
@@ -38,7 +37,8 @@ from kclient.protocol.messages import (
 
 _OWNERS_VERSION = 3
 _AT_ONCE = -1
-_SUBJECT = "Delegation token"
+_PATIENCE = 2.0
+"""Seconds in which a token that is unknown is asked for again: controllers know a new one a moment later."""
 _REASONS: Final[Mapping[int, str]] = {
     ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED: "the cluster has no delegation tokens; delegation.token.secret.key, the "
     "same for all brokers and controllers, switches them on",
@@ -68,7 +68,7 @@ class TokenOperations(AdminBase):
     ) -> DelegationToken:
         """Makes a token with which others can log in as its owner (KIP-48; Kafka 1.1, with KRaft 3.6).
 
-        Brokers learn of it a moment later; until then they refuse who logs in with it.
+        Brokers learn of it a moment later; until then they refuse who logs in with it, and describe it to nobody.
 
         Where a broker does not answer and another attempt is made, the first may have made a token too:
         `describe_delegation_tokens` shows it.
@@ -150,9 +150,11 @@ class TokenOperations(AdminBase):
             hmac=as_hmac(hmac), renew_period_ms=as_period(renew_period_ms, "renew_period_ms", 1)
         )
 
+        patience_ends = self._cluster.clock() + _PATIENCE
+
         async def ask(trial: Trial) -> int:
             response = await self._ask_controller(trial, lambda _: request, RenewDelegationTokenResponse, timeout)
-            self._check_token_code(response.error_code, what)
+            self._check_token_code(response.error_code, what, patient=self._cluster.clock() < patience_ends)
             return response.expiry_timestamp_ms
 
         return await self._retrying(ask, timeout, what)
@@ -162,9 +164,10 @@ class TokenOperations(AdminBase):
     ) -> int:
         """Has a token end sooner, or at once (KIP-48).
 
-        A token that has ended by time is refused when it is renewed, and dropped by the controller once in
-        `delegation.token.expiry.check.interval.ms` (an hour); only then, or when it is ended at once, do brokers refuse
-        who logs in with it. Connections that are there stay, unless `connections.max.reauth.ms` ends them.
+        With one that is ended at once nobody logs in any more; who is connected by it stays until the end that it had
+        before, or for `connections.max.reauth.ms` of the brokers. When one ends by time, brokers close the connections
+        made with it, and without a reason those that come later, until the controller drops the token, once in
+        `delegation.token.expiry.check.interval.ms` (an hour).
 
         Args:
             hmac: its `DelegationToken.hmac`, or that as text.
@@ -188,19 +191,27 @@ class TokenOperations(AdminBase):
         what = "Expiring a delegation token"
         period = _AT_ONCE if expiry_period_ms is None else as_period(expiry_period_ms, "expiry_period_ms", 0)
         request = ExpireDelegationTokenRequest(hmac=as_hmac(hmac), expiry_time_period_ms=period)
-        ends = 0
+        patience_ends = self._cluster.clock() + _PATIENCE
+        unanswered = False
 
-        async def ask(trial: Trial, _: Mapping[str, None]) -> Mapping[str, Outcome]:
-            nonlocal ends
-            response = await self._ask_controller(trial, lambda _: request, ExpireDelegationTokenResponse, timeout)
-            ends = response.expiry_timestamp_ms
-            return {_SUBJECT: self._token_failure(response.error_code, what)}
+        async def ask(trial: Trial) -> int:
+            nonlocal unanswered
+            try:
+                response = await self._ask_controller(trial, lambda _: request, ExpireDelegationTokenResponse, timeout)
+            except KafkaError:
+                unanswered = True
+                raise
+            patient = not unanswered and self._cluster.clock() < patience_ends
+            try:
+                self._check_token_code(response.error_code, what, patient=patient)
+            except DelegationTokenNotFoundError as error:
+                if not unanswered:
+                    raise
+                text = f"{error.message} (An earlier attempt that got no answer may have ended it.)"
+                raise DelegationTokenNotFoundError(text) from None
+            return response.expiry_timestamp_ms
 
-        failures = await self._each(
-            {_SUBJECT: None}, ask, timeout=timeout, what=what, done=DelegationTokenNotFoundError
-        )
-        raise_failures(what, failures)
-        return ends
+        return await self._retrying(ask, timeout, what)
 
     async def describe_delegation_tokens(
         self, owners: Iterable[str] | None = None, *, timeout: float | None = None
@@ -238,16 +249,14 @@ class TokenOperations(AdminBase):
         found = [_described(row) for row in response.tokens]
         return sorted(found, key=lambda token: (token.owner, token.issue_timestamp, token.token_id))
 
-    def _check_token_code(self, code: int, what: str) -> None:
-        error = self._token_failure(code, what)
+    def _check_token_code(self, code: int, what: str, *, patient: bool = False) -> None:
+        """Raises the error of a code, which brokers send without a text; with `patient` an unknown token passes."""
+        not_allowed = code == ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
+        error = failure(code, what, self._not_allowed() if not_allowed else _REASONS.get(code))
+        if isinstance(error, DelegationTokenNotFoundError) and patient:
+            raise DelegationTokenNotFoundError(error.message, retriable=True)
         if error is not None:
             raise error
-
-    def _token_failure(self, code: int, what: str) -> KafkaError | None:
-        """The error of a code, which brokers send without a text."""
-        if code == ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED:
-            return failure(code, what, self._not_allowed())
-        return failure(code, what, _REASONS.get(code))
 
     def _not_allowed(self) -> str:
         """Why brokers do not speak of tokens with this client."""
