@@ -103,7 +103,7 @@ class AclOperations(AdminBase):
             response = await self._ask_controller(trial, message, CreateAclsResponse, timeout)
             return {
                 acl: failure(row.error_code, _name(acl), row.error_message)
-                for acl, row in zip(asked, response.results, strict=True)
+                for acl, row in zip(asked, response.results, strict=False)
             }
 
         raise_failures(what, await self._each(wanted, ask, timeout=timeout, what=what, name=_name))
@@ -141,7 +141,7 @@ class AclOperations(AdminBase):
 
             response = await self._ask_controller(trial, message, DeleteAclsResponse, timeout)
             outcomes: dict[AclBindingFilter, Outcome] = {}
-            for each, row in zip(asked, response.filter_results, strict=True):
+            for each, row in zip(asked, response.filter_results, strict=False):
                 gone, outcomes[each] = _removed(each, row)
                 deleted[each] = _in_order([*deleted[each], *gone])
             return outcomes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ from kclient.errors import (
     LeaderNotAvailableError,
     NotControllerError,
     ThrottlingQuotaExceededError,
+    UnknownServerError,
     UnknownTopicOrPartitionError,
     error_for,
 )
@@ -51,6 +53,8 @@ _LONGEST = 2**31 - 1
 _PASSING = frozenset({ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.THROTTLING_QUOTA_EXCEEDED})
 """What controllers answer that another attempt may cure. (Other codes are retriable in other places only: a topic that
 is to be deleted and is unknown stays unknown.)"""
+_LACKING = re.compile(r"Request Request\(.*\) (?:needs ([A-Z_]+) permission|is not authorized)\.?", re.DOTALL)
+"""What brokers say of rights that a user lacks: it shows the request with all that it consists of in Java."""
 _SHORTEST = 1.0
 """Seconds that a broker is given at least before another one is asked to change something."""
 
@@ -186,6 +190,10 @@ class AdminBase:
                 for key in left:
                     put_off = isinstance(last.get(key), ThrottlingQuotaExceededError)
                     failures[name(key)] = last[key] if put_off else error
+            else:
+                for key in left:
+                    text = f"{name(key)}: the broker's answer does not tell what became of it"
+                    failures[name(key)] = UnknownServerError(text)
         return failures
 
     async def _exchange(
@@ -437,6 +445,9 @@ def failure(code: int, subject: str, message: str | None = None) -> KafkaError |
     """The error of a code, its text beginning with what it is about; None for no error."""
     if not code:
         return None
+    lacking = _LACKING.fullmatch(message or "")
+    if lacking is not None:
+        message = f"this user needs the operation {lacking[1]} on the cluster" if lacking[1] else None
     text = message or error_for(code).message
     name = subject.partition(" ")[2].strip("'")
     # brokers often begin with it themselves: "Topic 'flights' already exists."
