@@ -50,10 +50,11 @@ class UserOperations(AdminBase):
             TypeError, ValueError: these are no names.
         """
         what = "Describing SCRAM credentials"
-        names = None if users is None else [UserName(name=name) for name in as_names(users, "users", empty=True)]
+        names = None if users is None else list(dict.fromkeys(as_names(users, "users", empty=True)))
         if names is not None and not names:
             return {}
-        request = DescribeUserScramCredentialsRequest(users=names)
+        # none are all, too: where null is asked for without the right to it, brokers fail to answer
+        request = DescribeUserScramCredentialsRequest(users=[UserName(name=name) for name in names or ()])
 
         async def ask(trial: Trial) -> DescribeUserScramCredentialsResponse:
             response = await self._ask_controller(

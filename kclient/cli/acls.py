@@ -229,8 +229,11 @@ def add(bindings: Sequence[AclBinding], settings: dict[str, object], *, dry_run:
 
 def remove(filters: Sequence[AclBindingFilter], settings: dict[str, object], *, everything: bool, dry_run: bool) -> int:
     """Remove the entries that one of the filters finds, and print them."""
-    if AclBindingFilter(pattern_type=filters[0].pattern_type) in filters and not everything:
+    of_all = AclBindingFilter(pattern_type=filters[0].pattern_type) in filters
+    if of_all and not everything:
         raise UsageError("this would remove all ACLs: say which, or give --all")
+    if everything and not of_all:
+        raise UsageError("--all and what says which ACLs exclude each other")
     with Admin(settings) as admin:
         if dry_run:
             found = _found(admin, filters)

@@ -103,7 +103,14 @@ def acls_remove(
     deny: _Deny = None,
     operations: _Operations = None,
     hosts: _Hosts = None,
-    pattern: _Patterns = "literal",
+    pattern: Annotated[
+        str | None,
+        typer.Option(
+            "--pattern",
+            metavar="any|match|literal|prefixed",
+            help="How entries are found by these names; literal by default, with --all any.",
+        ),
+    ] = None,
     everything: Annotated[bool, typer.Option("--all", help="All there are.")] = False,
     dry_run: _DryRun = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -113,5 +120,6 @@ def acls_remove(
     from kclient.cli import acls
 
     resources = acls.Resources(topics or [], groups or [], transactional_ids or [], tokens or [], users or [], cluster)
-    filters = acls.filters_of(resources, acls.Rights(allow or [], deny or [], operations or [], hosts or []), pattern)
+    rights = acls.Rights(allow or [], deny or [], operations or [], hosts or [])
+    filters = acls.filters_of(resources, rights, pattern or ("any" if everything else "literal"))
     return acls.remove(filters, admin_of(bootstrap, config), everything=everything, dry_run=dry_run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from kclient.admin import ClientQuotaEntity, ClientQuotaFilter, QuotaName
@@ -89,13 +90,19 @@ def put(owner: QuotaOwner, texts: Sequence[str], settings: dict[str, object], *,
     values: dict[str, float | None] = {}
     for text in texts:
         name, _, number = text.partition("=")
-        try:
-            values[name] = float(number)
-        except ValueError:
-            raise UsageError(
-                f"a quota is given as NAME=NUMBER, as in producer_byte_rate=1048576, not {text!r}"
-            ) from None
+        value = _number(number)
+        if not name or value is None:
+            raise UsageError(f"a quota is given as NAME=NUMBER, as in producer_byte_rate=1048576, not {text!r}")
+        if name in values:
+            raise UsageError(f"{name} is given twice")
+        values[name] = value
     return _alter(owner, values, settings, f"{', '.join(texts)} set", dry_run=dry_run)
+
+
+def _number(text: str) -> float | None:
+    with suppress(ValueError):
+        return None if "_" in text else float(text)  # which Python would read over
+    return None
 
 
 def remove(owner: QuotaOwner, names: Sequence[str], settings: dict[str, object], *, dry_run: bool) -> int:

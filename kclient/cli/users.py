@@ -48,7 +48,7 @@ def password_from(file: Path | None) -> Secret:
     """
     if file is not None:
         try:
-            text = file.read_text("utf-8")
+            text = file.read_text("utf-8-sig")  # editors and shells of Windows begin a text so
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"the password cannot be read from {file}: {error}") from None
     elif sys.stdin.isatty():

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator
+from functools import partial
 
+import anyio
 import anyio.to_thread
 import pytest
 
@@ -16,13 +18,17 @@ from kclient.admin import (
     AclOperation,
     AclPermissionType,
     Admin,
+    ClientQuotaEntity,
     NewTopic,
     PartialFailureError,
     PatternType,
     ResourceType,
+    ScramMechanism,
+    UserScramCredentialDeletion,
 )
 from kclient.cli.app import run
 from kclient.errors import (
+    ClusterAuthorizationError,
     InvalidRequestError,
     KafkaError,
     SecurityDisabledError,
@@ -261,6 +267,50 @@ async def test_the_command_does_what_kafkas_own_does(
         assert await anyio.to_thread.run_sync(ours, "remove", "--topic", name, "--pattern", "any") == dry
         assert len(await until(lambda: entries("ours"), lambda found: len(found) == 3)) == 3
         await admin.delete_acls([AclBindingFilter(resource_name=each) for each in names.values()])
+
+
+async def test_all_are_removed(guarded: KafkaServer, topic: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Those of prefixes, too; and not where something else was meant."""
+
+    async def acls(*arguments: str) -> int:
+        return await anyio.to_thread.run_sync(run, ["acls", *arguments, "--bootstrap", guarded.bootstrap])
+
+    assert await acls("add", "--allow", ALICE, "--operation", "read", "--topic", topic) == 0
+    assert await acls("add", "--allow", ALICE, "--operation", "read", "--topic", topic, "--prefixed") == 0
+    async with Admin(bootstrap_servers=guarded.bootstrap) as admin:
+        await until(lambda: admin.describe_acls(AclBindingFilter(resource_name=topic)), lambda found: len(found) == 2)
+        capsys.readouterr()
+        assert await acls("remove", "--all", "--topic", f"{topic}-other") == 2
+        assert "--all and what says which ACLs exclude each other" in capsys.readouterr().err
+        assert await acls("remove", "--pattern", "any") == 2
+        assert await acls("remove", "--all", "--dry-run") == 0
+        assert len(await admin.describe_acls(AclBindingFilter(resource_name=topic))) == 2
+        assert await acls("remove", "--all") == 0
+        await until(lambda: admin.describe_acls(), lambda found: not found)
+
+
+async def test_who_has_no_rights_is_told_at_once(guarded: KafkaServer) -> None:
+    """By every call about rights, whatever it asks for, in a sentence for people."""
+    quota, gone = (
+        ClientQuotaEntity(user="a"),
+        UserScramCredentialDeletion(user="a", mechanism=ScramMechanism.SCRAM_SHA_256),
+    )
+    acl = AclBinding(resource_type=ResourceType.TOPIC, resource_name="t", principal=ALICE, operation=AclOperation.READ)
+    async with Admin(as_alice(guarded)) as admin:
+        await admin.describe_cluster()
+        for call in (
+            admin.describe_acls,
+            partial(admin.create_acls, [acl]),
+            partial(admin.delete_acls, [AclBindingFilter()]),
+            admin.describe_user_scram_credentials,
+            partial(admin.describe_user_scram_credentials, ["a"]),
+            partial(admin.alter_user_scram_credentials, [gone]),
+            admin.describe_client_quotas,
+            partial(admin.alter_client_quotas, {quota: {"producer_byte_rate": 1}}),
+        ):
+            with anyio.fail_after(5), pytest.raises(ClusterAuthorizationError) as told:
+                await call()
+            assert len(str(told.value)) < 200
 
 
 def _fields(acl: AclBinding) -> dict[str, object]:

@@ -113,6 +113,9 @@ async def test_the_command(kafka: KafkaServer, admin: Admin, name: str, capsys: 
         (["set", "--user", "a", "producer_byte_rate"], "as in producer_byte_rate=1048576"),
         (["set", "--user", "a", "producer_byte_rate=nan"], "is a finite number"),
         (["set", "--user", "a", "--default-user", "x=1"], "exclude each other"),
+        (["set", "--user", "a", "x=1", "x=2"], "x is given twice"),
+        (["set", "--user", "a", "=5"], "as in producer_byte_rate=1048576"),
+        (["set", "--user", "a", "x=1_0"], "as in producer_byte_rate=1048576"),
         (["list", "--user", ""], "is not empty"),
     ],
 )

@@ -100,6 +100,14 @@ async def test_who_is_refused_does_not_keep_the_others(admin: Admin, user: str) 
     await admin.alter_user_scram_credentials([UserScramCredentialDeletion(user=user, mechanism=SHA256)])
 
 
+async def test_a_user_who_is_asked_for_twice(admin: Admin, user: str) -> None:
+    await admin.alter_user_scram_credentials([UserScramCredentialUpsertion(user=user, mechanism=SHA256, password="p")])
+    await until(lambda: admin.describe_user_scram_credentials(), lambda found: user in found)
+    expected = {user: [ScramCredentialInfo(SHA256, 4096)]}
+    assert await admin.describe_user_scram_credentials([user, user]) == expected
+    await admin.alter_user_scram_credentials([UserScramCredentialDeletion(user=user, mechanism=SHA256)])
+
+
 async def test_a_gateway_says_that_it_has_none(gateway: str) -> None:
     async with Admin(bootstrap_servers=gateway) as admin:
         with pytest.raises(UnsupportedVersionError, match="DESCRIBE_USER_SCRAM_CREDENTIALS"):
@@ -113,7 +121,7 @@ async def test_the_command(
     async def users(*arguments: str) -> int:
         return await anyio.to_thread.run_sync(run, ["users", *arguments, "--bootstrap", kafka.bootstrap])
 
-    (tmp_path / "password").write_text("from a file\r\nand no more")
+    (tmp_path / "password").write_text("\ufefffrom a file\r\nand no more", "utf-8")  # as PowerShell writes it
     assert await users("set", user, "--password-file", str(tmp_path / "password"), "--mechanism", "scram-sha-256") == 0
     monkeypatch.setattr("sys.stdin", io.StringIO("piped in\n"))
     assert await users("set", user, "--iterations", "5000") == 0
