@@ -18,7 +18,7 @@ from kclient.admin.user_types import (
 )
 from kclient.arguments import as_names
 from kclient.cluster import Trial
-from kclient.errors import KafkaError
+from kclient.errors import KafkaError, ResourceNotFoundError
 from kclient.protocol.messages import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
@@ -130,7 +130,7 @@ class UserOperations(AdminBase):
         failures: dict[str, KafkaError] = {}
         with self._steps(timeout, what) as left_time:
             while now := {user: each.pop(0) for user, each in wanted.items() if each and user not in failures}:
-                failures |= await self._each(now, ask, timeout=left_time(), what=what)
+                failures |= await self._each(now, ask, timeout=left_time(), what=what, done=ResourceNotFoundError)
         raise_failures(what, failures)
 
 

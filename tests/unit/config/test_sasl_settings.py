@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kclient
+from kclient.admin import DelegationToken
 from kclient.config import AdminConfig, ProducerConfig
 from kclient.config.jaas import parse_jaas
 from kclient.config.sasl_credentials import ClientCredentials, OAuthCredentials, PasswordCredentials, UnsecuredToken
@@ -430,9 +431,10 @@ def guide(language: str) -> list[str]:
 
 def test_the_programs_of_the_guide_make_clients() -> None:
     blocks = guide("python")
-    assert len(blocks) == 2
+    assert len(blocks) == 3
+    token = DelegationToken("id", Secret("aG1hYw=="), "User:alice", "User:alice", (), 0, 0, 0)
     for block in blocks:
-        exec(compile(block, str(GUIDE), "exec"), {"kclient": kclient, "time": time})
+        exec(compile(block, str(GUIDE), "exec"), {"kclient": kclient, "time": time, "token": token})
 
 
 def test_the_properties_of_the_guide_are_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
