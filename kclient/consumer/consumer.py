@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio
 import anyio.lowlevel
 
-from kclient.arguments import as_count, as_partition, as_partitions, in_seconds
+from kclient.arguments import as_count, as_partition, as_partitions, check_choice, in_seconds
 from kclient.cluster import leaves_in_order
 from kclient.concurrency import Wakeup, drive_async
 from kclient.consumer.actions import Action, Await, Call, Wait
@@ -91,24 +91,31 @@ class Consumer(ConsumerBase):
     ) -> None:
         await self.close(CLOSE_TIMEOUT if leaves_in_order(error) else 0)
 
-    async def close(self, timeout: float | None = None) -> None:
+    async def close(self, timeout: float | None = None, *, leave_group: bool | None = None) -> None:
         """Commit the positions (with `enable.auto.commit`), leave the group, end the tasks. May be called again.
 
         A task that polls meanwhile gets a `ClosedError`. A call while another one closes the consumer waits for that;
         when its own time is over, or if it is cancelled, both give up. A static member (`group.instance.id`) does not
-        leave, so that it finds its partitions again. In another event loop than the one it was started in, it raises
-        `IllegalStateError`.
+        leave by itself, so that it finds its partitions again. In another event loop than the one it was started in, it
+        raises `IllegalStateError`.
 
         Args:
             timeout: Seconds to wait for brokers; None is 30, 0 neither commits nor waits.
+            leave_group: Whether the group is told, so that the other members share its partitions at once (KIP-1092).
+                None: yes, unless it is a static member. With False the group waits for `session.timeout.ms` for a
+                member that comes back, which only a static one does.
+
+        Raises:
+            TypeError: `leave_group` is not True, False or None.
         """
         core = self._core
         seconds = close_timeout(timeout)
+        check_choice(leave_group, "leave_group")
         core.supervisor.check_loop()
         me = anyio.get_current_task().id
         if core.closing(me):
             try:
-                await self._close(core.clock() + seconds if seconds else None, me)
+                await self._close(core.clock() + seconds if seconds else None, me, leave_group)
             finally:
                 try:
                     await core.shut()
@@ -125,7 +132,7 @@ class Consumer(ConsumerBase):
             # what is left of them if the other call was interrupted
             await drive_async(core.notices.run_callbacks(), self._carry_out)
 
-    async def _close(self, deadline: float | None, me: int) -> None:
+    async def _close(self, deadline: float | None, me: int, leave_group: bool | None) -> None:
         """Close in good order until a time, or at once for None."""
         core = self._core
         with anyio.CancelScope(shield=deadline is None):
@@ -134,7 +141,7 @@ class Consumer(ConsumerBase):
                     await self._poll_over()
             self._collector.settle()
             left = 0 if deadline is None else max(deadline - core.clock(), 0)
-            await drive_async(core.departure.close(left), self._carry_out)
+            await drive_async(core.departure.close(left, leave_group), self._carry_out)
 
     async def _poll_over(self) -> None:
         """Wait until the task that polls has noticed that the consumer closes: its rebalance goes on no more then."""

@@ -49,21 +49,26 @@ class Departure:
         self._running = running
         self._shut = shut
 
-    def unsubscribe(self, reason: str = "the consumer unsubscribed", timeout: float = _LEAVE_PATIENCE) -> Script:
-        """Give everything up and leave the group."""
+    def unsubscribe(
+        self, reason: str = "the consumer unsubscribed", timeout: float = _LEAVE_PATIENCE, tell: bool | None = None
+    ) -> Script:
+        """Give everything up and leave the group; `tell`: see `GroupMember.leave`."""
         if self._group is None:
             self._control.unsubscribe()
             return
-        error = yield from self._group.depart(reason, timeout, self._control.unsubscribe)
+        error = yield from self._group.depart(reason, timeout, self._control.unsubscribe, tell)
         if error is not None:
             raise error
 
-    def close(self, timeout: float) -> Script:
-        """Commit, leave the group, end the tasks, and tell what is due: also of the commits that this gives up."""
+    def close(self, timeout: float, tell: bool | None = None) -> Script:
+        """Commit, leave the group, end the tasks, and tell what is due: also of the commits that this gives up.
+
+        `tell`: see `GroupMember.leave`.
+        """
         error: Exception | None = None
         try:
             if self._group is not None:
-                error = yield from self._depart(self._group, timeout)
+                error = yield from self._depart(self._group, timeout, tell)
         finally:
             try:
                 yield Await(self._shut)
@@ -73,7 +78,7 @@ class Departure:
         if error is not None:
             raise error
 
-    def _depart(self, group: ConsumerGroup, timeout: float) -> Told:
+    def _depart(self, group: ConsumerGroup, timeout: float, tell: bool | None) -> Told:
         """Commit and leave the group; returns what a callback raised."""
         deadline = self._clock() + timeout
         error: Exception | None = None
@@ -88,5 +93,5 @@ class Departure:
             yield from group.commit_at_last(deadline)
         if self._clock() >= deadline:
             group.committer.give_up(ClosedError("The consumer was closed"))  # leaving does not wait for them either
-        yield from self.unsubscribe("the consumer was closed", max(deadline - self._clock(), 0))
+        yield from self.unsubscribe("the consumer was closed", max(deadline - self._clock(), 0), tell)
         return error

@@ -16,7 +16,7 @@ import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from kclient.arguments import as_count, as_partition, as_partitions, in_seconds
+from kclient.arguments import as_count, as_partition, as_partitions, check_choice, in_seconds
 from kclient.cluster import leaves_in_order
 from kclient.concurrency import ThreadSignal, drive, stands_in
 from kclient.consumer.actions import Action, Await, Call, Wait
@@ -119,20 +119,27 @@ class Consumer(StartedByWith, ConsumerBase):
     ) -> None:
         self.close(CLOSE_TIMEOUT if leaves_in_order(error) else 0)
 
-    def close(self, timeout: float | None = None) -> None:
+    def close(self, timeout: float | None = None, *, leave_group: bool | None = None) -> None:
         """Commit the positions (with `enable.auto.commit`), leave the group, end the tasks. May be called again.
 
         A thread that polls meanwhile gets a `ClosedError`. A call while another thread closes the consumer waits for
         that; when its own time is over, or if it is interrupted, both give up. A static member (`group.instance.id`)
-        does not leave, so that it finds its partitions again.
+        does not leave by itself, so that it finds its partitions again.
 
         Args:
             timeout: Seconds to wait for brokers; None is 30, 0 neither commits nor waits.
+            leave_group: Whether the group is told, so that the other members share its partitions at once (KIP-1092).
+                None: yes, unless it is a static member. With False the group waits for `session.timeout.ms` for a
+                member that comes back, which only a static one does.
+
+        Raises:
+            TypeError: `leave_group` is not True, False or None.
         """
         core = self._core
         if self._beginning.elsewhere:
             return  # the parent's consumer goes on there
         seconds = close_timeout(timeout)
+        check_choice(leave_group, "leave_group")
         me = threading.get_ident()
         if core.life.closure.is_by(me) and self._amid_close():
             return  # what a call of this calls
@@ -147,7 +154,7 @@ class Consumer(StartedByWith, ConsumerBase):
                         self._wait_out(poll, deadline)  # its rebalance goes on no more then
                     self._collector.settle()
                     core.look_again()
-                    drive(core.departure.close(max(deadline - core.clock(), 0)), self._carry_out)
+                    drive(core.departure.close(max(deadline - core.clock(), 0), leave_group), self._carry_out)
                     return
             finally:
                 if core.life.closure.is_by(me):

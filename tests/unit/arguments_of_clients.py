@@ -110,6 +110,7 @@ def listener() -> RebalanceListener:
 
 # What is right, and what is nearly right, by the name of the parameter.
 RIGHT: Arguments = {
+    "leave_group": st.none() | st.booleans(),
     "max_records": st.none() | st.integers(1, 10**6),
     "brokers": st.none() | st.lists(st.integers(0, 2), max_size=2),
     "cluster_id": st.none() | st.just("a"),
@@ -195,6 +196,7 @@ RIGHT: Arguments = {
     "wanted": st.dictionaries(partition, place, max_size=2),
 }  # fmt: skip
 NEARLY: Arguments = {
+    "leave_group": st.integers() | scalars,
     "max_records": edges | scalars,
     "brokers": st.lists(edges | scalars, max_size=2) | texts,
     "cluster_id": texts,

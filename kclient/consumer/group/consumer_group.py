@@ -201,13 +201,13 @@ class ConsumerGroup:
 
     # ------------------------------------------------------------------ leaving
 
-    def leave(self, reason: str) -> None:
-        """Be no member any more; the coordinator is told in the background."""
+    def leave(self, reason: str, tell: bool | None = None) -> None:
+        """Be no member any more; the coordinator is told in the background, see `GroupMember.leave`."""
         with self._lock:
-            self.member.leave(reason)
+            self.member.leave(reason, tell)
         self._wake_group()
 
-    def depart(self, reason: str, timeout: float, unsubscribe: Callable[[], None]) -> Told:
+    def depart(self, reason: str, timeout: float, unsubscribe: Callable[[], None], tell: bool | None = None) -> Told:
         """Give the partitions up, leave, and wait until the coordinator knows; returns what the listener raised.
 
         Nothing is awaited between leaving the group and unsubscribing: who is cancelled has done both, or neither.
@@ -218,7 +218,7 @@ class ConsumerGroup:
             ended = self._subscriptions.ended
             error = yield from self.rebalance.give_up(*self.owned())
             if self._subscriptions.ended == ended:  # else another task has done it meanwhile
-                self.leave(reason)
+                self.leave(reason, tell)
                 unsubscribe()
         else:
             unsubscribe()

@@ -235,11 +235,16 @@ class GroupMember:
         if self._rejoin_reason is not None:
             self.request_rejoin(self._rejoin_reason)
 
-    def leave(self, reason: str) -> None:
-        """Leave the group for good, and tell the coordinator unless this is a static member."""
+    def leave(self, reason: str, tell: bool | None = None) -> None:
+        """Leave the group for good.
+
+        Args:
+            reason: Why.
+            tell: Whether the coordinator is told, so that others take over at once; None unless it is a static member.
+        """
         self._topics = None
         self._rejoin_reason = None
-        self._depart(reason)
+        self._depart(reason, tell)
         self._holding.give_up()
         self._lost_error = self._was = None
 
@@ -602,10 +607,11 @@ class GroupMember:
         self._refresh.end()
         self._leader.dismiss()
 
-    def _depart(self, reason: str) -> None:
-        """Out of the group now; LeaveGroup follows if the broker need not wait for a static member."""
+    def _depart(self, reason: str, tell: bool | None = None) -> None:
+        """Out of the group now; LeaveGroup follows unless this is a static member, or as `tell` says."""
         member = self.metadata
-        if self.coordinator is not None and member.member_id and member.group_instance_id is None:
+        told = member.group_instance_id is None if tell is None else tell
+        if self.coordinator is not None and member.member_id and told:
             self._leave.want(self._requests.leave(self.coordinator, member, reason))
         self._forget_member()
         if self.state not in {MemberState.UNJOINED, MemberState.FENCED}:
