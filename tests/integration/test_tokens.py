@@ -12,6 +12,7 @@ from typing import Any
 
 import anyio.to_thread
 import pytest
+import yaml
 
 import kclient
 import kclient.sync
@@ -311,6 +312,10 @@ async def test_the_command(server: KafkaServer, alice: Admin, capsys: pytest.Cap
     capsys.readouterr()
     assert await tokens("expire", made["id"]) == 1
     assert f"has the id '{made['id']}'" in capsys.readouterr().err
+    assert await tokens("create", "--output", "yaml") == 0
+    other = yaml.safe_load(capsys.readouterr().out)
+    assert other.keys() == made.keys()
+    await alice.expire_delegation_token(other["hmac"])
     assert await tokens("create", "--owner", ALICE) == 0
     lines = dict(line.split("\t") for line in capsys.readouterr().out.splitlines())
     assert (lines["owner"], lines["renewers"]) == (ALICE, "")
