@@ -320,6 +320,12 @@ def check_choice(value: Any, what: str) -> None:
         raise TypeError(f"{what} is True, False or None, not {shown(value)}")
 
 
+def check_flag(value: Any, what: str) -> None:
+    """Raise `TypeError` unless this is True or False."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{what} is True or False, not {shown(value)}")
+
+
 def in_seconds(seconds: float) -> str:
     """A time for texts, as `1.5 s`: what was left of a timeout is told with few digits."""
     return f"{seconds:.0f} s" if math.isfinite(seconds) and abs(seconds) >= 100 else f"{seconds:.3g} s"

@@ -145,6 +145,8 @@ class Node:
     host: str
     port: int
     rack: str | None = None
+    is_fenced: bool = False
+    """Whether it is registered, but shut out for now: it does not heartbeat, or has just started (KIP-1073)."""
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port} (id {self.id})"

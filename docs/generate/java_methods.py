@@ -21,7 +21,6 @@ _METRICS_PUSH: Final = (
     "`enable.metrics.push`."
 )
 _OWN_METRICS: Final = "Metrics of the application in what is pushed (KIP-1076), which needs KIP-714 first."
-_SHARE_OFFSETS: Final = "Share groups (KIP-932): their start offsets, by requests of their own."
 
 RENAMED: Final[Mapping[str, Mapping[str, str]]] = {
     "Admin": {
@@ -58,14 +57,9 @@ LEFT_OUT: Final[Mapping[str, Mapping[str, str]]] = {
 
 MISSING: Final[Mapping[str, Mapping[str, str]]] = {
     "Admin": {
-        "alterShareGroupOffsets": _SHARE_OFFSETS,
         "clientInstanceId": _METRICS_PUSH,
-        "deleteShareGroupOffsets": _SHARE_OFFSETS,
-        "listConfigResources": "Names of what has settings (KIP-1142): client metrics, groups, topics, brokers.",
-        "listShareGroupOffsets": _SHARE_OFFSETS,
         "metrics": "The admin client counts nothing yet; producer and consumer have `metrics`.",
         "registerMetricForSubscription": _OWN_METRICS,
-        "removeMembersFromConsumerGroup": "LeaveGroup in the name of members, static ones too (KIP-345).",
         "unregisterMetricFromSubscription": _OWN_METRICS,
     },
     "Consumer": {

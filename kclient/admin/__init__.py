@@ -14,6 +14,7 @@ from kclient.admin.listing import Listing
 from kclient.admin.log_dir_types import LogDirDescription, ReplicaInfo, ReplicaLogDirInfo, TopicPartitionReplica
 from kclient.admin.quorum_types import QuorumInfo, QuorumReplica, RaftVoterEndpoint
 from kclient.admin.quota_types import ClientQuotaEntity, ClientQuotaFilter, QuotaName
+from kclient.admin.share_offset_types import SharePartitionOffset
 from kclient.admin.token_types import DelegationToken
 from kclient.admin.transaction_types import (
     AbortTransactionSpec,
@@ -30,6 +31,8 @@ from kclient.admin.types import (
     ConfigResource,
     ConfigResourceType,
     ConfigSource,
+    ConfigSynonym,
+    ConfigType,
     ElectionType,
     GroupDescription,
     GroupListing,
@@ -41,6 +44,7 @@ from kclient.admin.types import (
     PartitionLag,
     PartitionReassignment,
     TopicDescription,
+    TopicIds,
     TopicListing,
 )
 from kclient.admin.user_types import (
@@ -66,6 +70,8 @@ __all__ = [
     "ConfigResource",
     "ConfigResourceType",
     "ConfigSource",
+    "ConfigSynonym",
+    "ConfigType",
     "DelegationToken",
     "ElectionType",
     "FeatureMetadata",
@@ -94,8 +100,10 @@ __all__ = [
     "ResourceType",
     "ScramCredentialInfo",
     "ScramMechanism",
+    "SharePartitionOffset",
     "SupportedVersionRange",
     "TopicDescription",
+    "TopicIds",
     "TopicListing",
     "TopicPartitionReplica",
     "TransactionDescription",

@@ -12,20 +12,22 @@ from kclient.admin.acls import AclOperations
 from kclient.admin.base import check_code
 from kclient.admin.configs import ConfigOperations
 from kclient.admin.features import FeatureOperations
-from kclient.admin.groups import GroupOperations
+from kclient.admin.group_members import GroupMemberOperations
 from kclient.admin.log_dirs import LogDirOperations
 from kclient.admin.quorum import QuorumOperations
 from kclient.admin.quotas import QuotaOperations
 from kclient.admin.reassignments import ReassignmentOperations
+from kclient.admin.share_offsets import ShareOffsetOperations
 from kclient.admin.tokens import TokenOperations
 from kclient.admin.transactions import TransactionOperations
-from kclient.admin.types import ClusterDescription
+from kclient.admin.types import ClusterDescription, operations_in
 from kclient.admin.users import UserOperations
-from kclient.arguments import AS_LONG_AS_IT_TAKES, check_timeout
-from kclient.cluster import Closing, Cluster
+from kclient.arguments import AS_LONG_AS_IT_TAKES, check_flag, check_timeout
+from kclient.cluster import Closing, Cluster, Trial, version_for
 from kclient.concurrency import Supervisor, to_the_end
 from kclient.config import AdminConfig, ConfigInput
 from kclient.errors import ClosedError, IllegalStateError, UnsupportedVersionError
+from kclient.net.connection import Connection
 from kclient.protocol.messages import (
     DescribeClusterRequest,
     DescribeClusterResponse,
@@ -35,9 +37,13 @@ from kclient.protocol.messages import (
 from kclient.types import Node
 from kclient.unclosed import finalizer, warn_unclosed
 
+_FIRST_WITH_FENCED = 2
+"""The first version of DescribeCluster that tells of fenced brokers (KIP-1073)."""
+
 
 class Admin(
-    GroupOperations,
+    GroupMemberOperations,
+    ShareOffsetOperations,
     ConfigOperations,
     ReassignmentOperations,
     TransactionOperations,
@@ -148,33 +154,86 @@ class Admin(
     ) -> None:
         await self.close()
 
-    async def describe_cluster(self, *, timeout: float | None = None) -> ClusterDescription:
-        """The cluster's id, brokers and controller."""
+    async def describe_cluster(
+        self,
+        *,
+        include_fenced_brokers: bool = False,
+        include_authorized_operations: bool = False,
+        timeout: float | None = None,
+    ) -> ClusterDescription:
+        """The cluster's id, brokers and controller.
+
+        Args:
+            include_fenced_brokers: tell also of brokers that are registered, but shut out for now; `Node.is_fenced`
+                says which these are (KIP-1073; Kafka 4.0).
+            include_authorized_operations: tell also what this user may do with the cluster (KIP-430; Kafka 2.3).
+            timeout: seconds; the default is `default.api.timeout.ms`.
+
+        Raises:
+            UnsupportedVersionError: the brokers are too old to tell what shall be included (those of a gateway are
+                never fenced).
+            TypeError: an argument is of another type.
+        """
+        check_flag(include_fenced_brokers, "include_fenced_brokers")
+        check_flag(include_authorized_operations, "include_authorized_operations")
         ends = self._cluster.clock() + self._seconds(timeout)
-        try:
-            response = await self._ask_any(
-                DescribeClusterRequest(),
+        what = "Describing the cluster"
+        request = DescribeClusterRequest(
+            include_cluster_authorized_operations=include_authorized_operations,
+            include_fenced_brokers=include_fenced_brokers,
+        )
+
+        async def ask_one(trial: Trial, connection: Connection) -> DescribeClusterResponse:
+            if include_fenced_brokers and version_for(connection, DescribeClusterRequest) < _FIRST_WITH_FENCED:
+                raise UnsupportedVersionError(f"{connection.address} does not tell of fenced brokers (Kafka 4.0 does)")
+            return await self._exchange(
+                trial,
+                connection,
+                request,
                 DescribeClusterResponse,
-                timeout=timeout,
-                what="Describing the cluster",
                 check=lambda answer: check_code(answer.error_code, "The cluster", answer.error_message),
             )
+
+        async def ask(trial: Trial) -> DescribeClusterResponse:
+            return await self._cluster.ask_any(lambda connection: ask_one(trial, connection), trial=trial)
+
+        try:
+            response = await self._retrying(ask, timeout, what)
         except UnsupportedVersionError:
-            return await self._describe_cluster_by_metadata(max(ends - self._cluster.clock(), 0.0))
+            if include_fenced_brokers:
+                raise
+            left = max(ends - self._cluster.clock(), 0.0)
+            return await self._describe_cluster_by_metadata(include_authorized_operations, left)
         nodes = {
-            broker.broker_id: Node(broker.broker_id, broker.host, broker.port, broker.rack)
+            broker.broker_id: Node(broker.broker_id, broker.host, broker.port, broker.rack, broker.is_fenced)
             for broker in response.brokers
         }
-        return ClusterDescription(response.cluster_id, nodes.get(response.controller_id), tuple(nodes.values()))
+        return ClusterDescription(
+            response.cluster_id,
+            nodes.get(response.controller_id),
+            tuple(nodes.values()),
+            operations_in(response.cluster_authorized_operations),
+        )
 
-    async def _describe_cluster_by_metadata(self, timeout: float) -> ClusterDescription:
+    async def _describe_cluster_by_metadata(
+        self, include_authorized_operations: bool, timeout: float
+    ) -> ClusterDescription:
         """Brokers before Kafka 2.8 tell by Metadata."""
-        request = MetadataRequest(topics=[], allow_auto_topic_creation=False)
+        request = MetadataRequest(
+            topics=[],
+            allow_auto_topic_creation=False,
+            include_cluster_authorized_operations=include_authorized_operations,
+        )
         response = await self._ask_any(request, MetadataResponse, timeout=timeout, what="Describing the cluster")
         nodes = {
             broker.node_id: Node(broker.node_id, broker.host, broker.port, broker.rack) for broker in response.brokers
         }
-        return ClusterDescription(response.cluster_id, nodes.get(response.controller_id), tuple(nodes.values()))
+        return ClusterDescription(
+            response.cluster_id,
+            nodes.get(response.controller_id),
+            tuple(nodes.values()),
+            operations_in(response.cluster_authorized_operations),
+        )
 
     def _check(self) -> None:
         if self._closed:

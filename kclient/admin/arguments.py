@@ -204,7 +204,7 @@ def as_resources(resources: Iterable[ConfigResource]) -> list[ConfigResource]:
 
     Raises:
         TypeError: These are not `ConfigResource`s, or something in one is of another type.
-        ValueError: The name of one cannot be sent.
+        ValueError: The name of one cannot be sent, or its type is UNKNOWN.
     """
     expected = "settings belong to resources, as in [ConfigResource(ConfigResourceType.TOPIC, 'flights')]"
     if isinstance(resources, ConfigResource | str) or not isinstance(resources, Iterable):
@@ -213,22 +213,48 @@ def as_resources(resources: Iterable[ConfigResource]) -> list[ConfigResource]:
     for resource in resources:
         if not isinstance(resource, ConfigResource):
             raise TypeError(f"{expected}; {shown(resource)} is of type {type(resource).__name__}")
-        if not isinstance(resource.type, ConfigResourceType):
-            raise TypeError(f"the type of a resource is a ConfigResourceType, not {shown(resource.type)}")
+        _check_resource_type(resource.type)
         check_text(resource.name, "the name of a resource")
         found.append(resource)
     return found
 
 
+def as_resource_types(types: Iterable[ConfigResourceType]) -> list[ConfigResourceType]:
+    """Kinds of resources in a list, each once.
+
+    Raises:
+        TypeError: These are none.
+        ValueError: One is UNKNOWN.
+    """
+    if isinstance(types, ConfigResourceType | str | bytes | Mapping) or not isinstance(types, Iterable):
+        raise TypeError(f"types are given in a list, as in [ConfigResourceType.GROUP]; not {shown(types)}")
+    found = list(types)
+    for each in found:
+        _check_resource_type(each)
+    return list(dict.fromkeys(found))
+
+
+def _check_resource_type(value: Any) -> None:
+    if not isinstance(value, ConfigResourceType):
+        raise TypeError(f"the type of a resource is a ConfigResourceType, not {shown(value)}")
+    if value is ConfigResourceType.UNKNOWN:
+        raise ValueError("the type of a resource is UNKNOWN: a newer release of kclient may know it")
+
+
 def broker_of(resource: ConfigResource) -> int | None:
-    """The broker whose own settings these are; None for settings that all brokers know.
+    """The broker whose own settings or loggers these are; None for settings that all brokers know.
 
     Raises:
         ValueError: No broker has such an id.
     """
-    if resource.type is not ConfigResourceType.BROKER or not resource.name:
+    if resource.type is ConfigResourceType.BROKER:
+        if not resource.name:
+            return None
+        expected = "a broker is named by its id, or all of them by an empty name"
+    elif resource.type is ConfigResourceType.BROKER_LOGGER:
+        expected = "the loggers of a broker are named by its id"
+    else:
         return None
-    expected = "a broker is named by its id, or all of them by an empty name"
     if not (resource.name.isascii() and resource.name.isdecimal()):
         raise ValueError(f"{expected}; not by {shown(resource.name)}")
     if len(resource.name) > len(str(INT32_MAX)) or int(resource.name) > INT32_MAX:

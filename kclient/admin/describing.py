@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from kclient.admin.types import GroupDescription, MemberDescription
+from kclient.admin.types import GroupDescription, MemberDescription, operations_in
 from kclient.errors import ProtocolError
 from kclient.protocol.embedded import decode_embedded
 from kclient.protocol.message import ApiMessage
@@ -42,7 +42,8 @@ class GroupDescriber:
     """How groups of one type are asked for and described."""
 
     name: str
-    request: Callable[[str], ApiMessage]
+    request: Callable[[str, bool], ApiMessage]
+    """For a group, with what this user may do with it, or without."""
     response: type[ApiMessage]
     description: Callable[[Any, Node], GroupDescription]
     """From the group in the response, and its coordinator."""
@@ -60,7 +61,14 @@ def _classic(group: DescribeGroupsResponseDescribedGroup, coordinator: Node) -> 
         for member in group.members
     )
     return GroupDescription(
-        group.group_id, group.group_state, group.protocol_type, group.protocol_data, members, coordinator, CLASSIC
+        group.group_id,
+        group.group_state,
+        group.protocol_type,
+        group.protocol_data,
+        members,
+        coordinator,
+        CLASSIC,
+        authorized_operations=operations_in(group.authorized_operations),
     )
 
 
@@ -100,6 +108,7 @@ def _consumer(group: ConsumerGroupDescribeResponseDescribedGroup, coordinator: N
         CONSUMER,
         group.group_epoch,
         group.assignment_epoch,
+        operations_in(group.authorized_operations),
     )
 
 
@@ -126,6 +135,7 @@ def _share(group: ShareGroupDescribeResponseDescribedGroup, coordinator: Node) -
         SHARE,
         group.group_epoch,
         group.assignment_epoch,
+        operations_in(group.authorized_operations),
     )
 
 
@@ -162,6 +172,7 @@ def _streams(group: StreamsGroupDescribeResponseDescribedGroup, coordinator: Nod
         STREAMS,
         group.group_epoch,
         group.assignment_epoch,
+        operations_in(group.authorized_operations),
     )
 
 
@@ -187,18 +198,35 @@ def _tasks(
 
 
 KINDS = (
-    GroupDescriber(CLASSIC, lambda group: DescribeGroupsRequest(groups=[group]), DescribeGroupsResponse, _classic),
+    GroupDescriber(
+        CLASSIC,
+        lambda group, operations: DescribeGroupsRequest(groups=[group], include_authorized_operations=operations),
+        DescribeGroupsResponse,
+        _classic,
+    ),
     GroupDescriber(
         CONSUMER,
-        lambda group: ConsumerGroupDescribeRequest(group_ids=[group]),
+        lambda group, operations: ConsumerGroupDescribeRequest(
+            group_ids=[group], include_authorized_operations=operations
+        ),
         ConsumerGroupDescribeResponse,
         _consumer,
     ),
     GroupDescriber(
-        SHARE, lambda group: ShareGroupDescribeRequest(group_ids=[group]), ShareGroupDescribeResponse, _share
+        SHARE,
+        lambda group, operations: ShareGroupDescribeRequest(
+            group_ids=[group], include_authorized_operations=operations
+        ),
+        ShareGroupDescribeResponse,
+        _share,
     ),
     GroupDescriber(
-        STREAMS, lambda group: StreamsGroupDescribeRequest(group_ids=[group]), StreamsGroupDescribeResponse, _streams
+        STREAMS,
+        lambda group, operations: StreamsGroupDescribeRequest(
+            group_ids=[group], include_authorized_operations=operations
+        ),
+        StreamsGroupDescribeResponse,
+        _streams,
     ),
 )
 """In the order in which they are asked for; brokers say of a group of another type that it does not exist."""

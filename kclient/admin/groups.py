@@ -19,7 +19,7 @@ from kclient.admin.types import (
     PartitionLag,
     raise_failures,
 )
-from kclient.arguments import as_names, as_offset, as_partitions, by_partition, shown
+from kclient.arguments import as_names, as_offset, as_partitions, by_partition, check_flag, shown
 from kclient.cluster import Trial, version_for
 from kclient.errors import (
     ErrorCode,
@@ -113,24 +113,31 @@ class GroupOperations(TopicOperations):
         return Listing(what, (found[name] for name in sorted(found)), errors)
 
     async def describe_groups(
-        self, group_ids: Collection[str], *, timeout: float | None = None
+        self, group_ids: Collection[str], *, include_authorized_operations: bool = False, timeout: float | None = None
     ) -> dict[str, GroupDescription]:
         """Groups with their members and what these are assigned; groups of every type (see `GroupDescription.type`).
 
+        Args:
+            group_ids: which.
+            include_authorized_operations: tell also what this user may do with each (KIP-430; Kafka 2.3).
+            timeout: seconds; the default is `default.api.timeout.ms`.
+
         Raises:
             GroupIdNotFoundError: there is no such group.
+            UnsupportedVersionError: the broker is too old to tell the operations.
             PartialFailureError: several groups are unknown.
             TypeError: the names are not a list of strings.
         """
+        check_flag(include_authorized_operations, "include_authorized_operations")
         described: dict[str, GroupDescription] = {}
 
         async def describe(group_id: str) -> None:
-            described[group_id] = await self._describe_group(group_id, timeout)
+            described[group_id] = await self._describe_group(group_id, timeout, include_authorized_operations)
 
         await self._each_named(as_names(group_ids, "groups", empty=True), describe, "Describing groups")
         return described
 
-    async def _describe_group(self, group_id: str, timeout: float | None) -> GroupDescription:
+    async def _describe_group(self, group_id: str, timeout: float | None, operations: bool = False) -> GroupDescription:
         async def ask(trial: Trial, connection: Connection, coordinator: Node) -> GroupDescription:
             subject = f"Group {shown(group_id)}"
             missing: KafkaError | None = None
@@ -140,7 +147,7 @@ class GroupOperations(TopicOperations):
                 response: Any = await self._exchange(
                     trial,
                     connection,
-                    kind.request(group_id),
+                    kind.request(group_id, operations),
                     kind.response,
                     check=lambda answer: check_retriable(answer.groups[0].error_code, subject),
                 )

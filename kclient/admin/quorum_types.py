@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kclient.admin.types import uuid_bytes
 from kclient.arguments import check_text, shown, whole_number
 
-_UUID_BYTES = 16
 _GREATEST_PORT = 65_535
 
 
@@ -90,14 +88,7 @@ def as_directory_id(value: Any) -> bytes:
         ValueError: it is not such an id.
     """
     check_text(value, "a directory id")
-    padded = value + "=" * (-len(value) % 4)
-    try:
-        found = base64.b64decode(padded, altchars=b"-_", validate=True)
-    except (binascii.Error, ValueError):  # the latter for what is not ASCII
-        found = b""
-    if len(found) != _UUID_BYTES:
-        raise ValueError(f"a directory id is 22 characters as `describe_metadata_quorum` shows it, not {shown(value)}")
-    return found
+    return uuid_bytes(value, "a directory id is 22 characters as `describe_metadata_quorum` shows it")
 
 
 def as_endpoints(values: Any) -> list[RaftVoterEndpoint]:

@@ -12,11 +12,13 @@ from kclient.admin.types import (
     NewTopic,
     OffsetSpec,
     TopicDescription,
+    TopicIds,
     TopicListing,
+    operations_in,
     raise_failures,
     topic_id_text,
 )
-from kclient.arguments import as_names, by_partition, shown
+from kclient.arguments import as_names, by_partition, check_flag, shown
 from kclient.cluster import Trial, version_for
 from kclient.errors import (
     InvalidPartitionsError,
@@ -54,6 +56,8 @@ from kclient.types import Node, OffsetAndTimestamp, PartitionInfo, TopicPartitio
 
 OffsetSpecs: TypeAlias = Mapping[TopicPartition, OffsetSpec | int] | Mapping[tuple[str, int], OffsetSpec | int]
 """Places by partition: an `OffsetSpec`, or a timestamp in milliseconds."""
+_FIRST_BY_ID = 12
+"""The first version of Metadata that is asked for topics by id."""
 
 
 class TopicOperations(AdminBase):
@@ -161,7 +165,7 @@ class TopicOperations(AdminBase):
 
     async def list_topics(self, *, include_internal: bool = False, timeout: float | None = None) -> list[TopicListing]:
         """Every topic of the cluster, sorted by name."""
-        response = await self._metadata(None, timeout, "Listing topics")
+        response = await self._all_topics(timeout, "Listing topics")
         listed = {
             topic.name: TopicListing(topic.name, topic_id_text(topic.topic_id), topic.is_internal)
             for topic in response.topics
@@ -170,30 +174,71 @@ class TopicOperations(AdminBase):
         return [listed[name] for name in sorted(listed)]
 
     async def describe_topics(
-        self, names: Collection[str], *, timeout: float | None = None
+        self,
+        names: Collection[str] | TopicIds,
+        *,
+        include_authorized_operations: bool = False,
+        timeout: float | None = None,
     ) -> dict[str, TopicDescription]:
         """Topics with their partitions, leaders and replicas.
 
+        Args:
+            names: which; `TopicIds` for topics by id (KIP-516; Kafka 3.1).
+            include_authorized_operations: tell also what this user may do with each (KIP-430; Kafka 2.3).
+            timeout: seconds; the default is `default.api.timeout.ms`.
+
+        Returns:
+            The topics by name, or by id where they were asked for so.
+
         Raises:
             UnknownTopicOrPartitionError: there is no such topic.
+            UnknownTopicIdError: there is no topic with such an id.
+            UnsupportedVersionError: the broker is too old for ids, or to tell the operations.
             PartialFailureError: several are unknown.
             TypeError: the names are not a list of strings.
         """
-        asked = dict.fromkeys(as_names(names, "topics"))
-        response = await self._metadata(asked, timeout, "Describing topics")
-        described = {topic.name: topic for topic in response.topics if topic.name is not None and topic.name in asked}
-        failures = _failures((name, topic.error_code, None) for name, topic in described.items())
-        for name in asked.keys() - described.keys():
-            failures[name] = UnknownTopicOrPartitionError(f"Topic {shown(name)}: The broker's answer leaves it out")
-        raise_failures("Describing topics", failures)
+        check_flag(include_authorized_operations, "include_authorized_operations")
+        what = "Describing topics"
+        by_id = isinstance(names, TopicIds)
+        if isinstance(names, TopicIds):
+            asked: dict[str, MetadataRequestTopic] = {
+                text: MetadataRequestTopic(topic_id=topic_id, name=None) for text, topic_id in names.as_bytes().items()
+            }
+        else:
+            asked = {name: MetadataRequestTopic(name=name) for name in as_names(names, "topics")}
+        request = MetadataRequest(
+            topics=list(asked.values()),
+            allow_auto_topic_creation=False,
+            include_topic_authorized_operations=include_authorized_operations,
+        )
+
+        async def ask_one(trial: Trial, connection: Connection) -> MetadataResponse:
+            if by_id and version_for(connection, MetadataRequest) < _FIRST_BY_ID:
+                raise UnsupportedVersionError(
+                    f"{connection.address} describes topics by name only (Kafka 3.1 by id too)"
+                )
+            return await self._exchange(trial, connection, request, MetadataResponse)
+
+        async def ask(trial: Trial) -> MetadataResponse:
+            return await self._cluster.ask_any(lambda connection: ask_one(trial, connection), trial=trial)
+
+        response = await self._retrying(ask, timeout, what)
+        described = {
+            key: topic
+            for topic in response.topics
+            if (key := topic_id_text(topic.topic_id) if by_id else topic.name) is not None and key in asked
+        }
+        failures = _failures((key, topic.error_code, None) for key, topic in described.items())
+        for key in asked.keys() - described.keys():
+            failures[key] = UnknownTopicOrPartitionError(f"Topic {shown(key)}: The broker's answer leaves it out")
+        raise_failures(what, failures)
         nodes = {
             broker.node_id: Node(broker.node_id, broker.host, broker.port, broker.rack) for broker in response.brokers
         }
-        return {name: _description(topic, nodes) for name, topic in described.items()}
+        return {key: _description(topic, nodes) for key, topic in described.items()}
 
-    async def _metadata(self, names: Collection[str] | None, timeout: float | None, what: str) -> MetadataResponse:
-        topics = None if names is None else [MetadataRequestTopic(name=name) for name in names]
-        request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
+    async def _all_topics(self, timeout: float | None, what: str) -> MetadataResponse:
+        request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
         return await self._ask_any(request, MetadataResponse, timeout=timeout, what=what)
 
     async def create_partitions(
@@ -320,7 +365,13 @@ def _description(topic: MetadataResponseTopic, nodes: Mapping[int, Node]) -> Top
         )
         for _, partition in sorted(described.items())
     )
-    return TopicDescription(name, topic_id_text(topic.topic_id), topic.is_internal, partitions)
+    return TopicDescription(
+        name,
+        topic_id_text(topic.topic_id),
+        topic.is_internal,
+        partitions,
+        operations_in(topic.topic_authorized_operations),
+    )
 
 
 def _list_offsets(wanted: Mapping[TopicPartition, OffsetSpec | int]) -> ListOffsetsRequest:

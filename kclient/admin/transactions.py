@@ -320,7 +320,7 @@ class TransactionOperations(TopicOperations):
     async def _every_producer(self, left: Callable[[], float]) -> dict[TopicPartition, tuple[ActiveProducer, ...]]:
         """Those of all partitions; of topics that are deleted meanwhile there are none."""
         while True:
-            listed = await self._metadata(None, left(), "Listing partitions")
+            listed = await self._all_topics(left(), "Listing partitions")
             every = [
                 TopicPartition(topic.name or "", row.partition_index)
                 for topic in listed.topics

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+import binascii
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 
-from kclient.arguments import brief, shown
+from kclient.acls import AclOperation
+from kclient.arguments import as_names, brief, shown
 from kclient.errors import KafkaError
 from kclient.types import Node, PartitionInfo, TopicPartition
 
 _TOLD = 5
 """Of how many things an error's text tells."""
+_UUID_BYTES = 16
+_NOT_TOLD = -(2**31)
+"""What brokers answer in the place of operations that they were not asked for."""
 
 
 class PartialFailureError(KafkaError):
@@ -66,12 +71,46 @@ class TopicListing:
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """A topic and its partitions; `topic_id` is in Kafka's base64 form, all "A" if the broker gives none."""
+    """A topic and its partitions.
+
+    Attributes:
+        name: its name.
+        topic_id: its id in Kafka's base64 form, all "A" if the broker gives none.
+        is_internal: whether it is one of Kafka's own.
+        partitions: its partitions, sorted by number.
+        authorized_operations: what this user may do with it (KIP-430); None where it was not asked for or not told.
+    """
 
     name: str
     topic_id: str
     is_internal: bool
     partitions: tuple[PartitionInfo, ...]
+    authorized_operations: frozenset[AclOperation] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicIds:
+    """Topics by their ids, in calls that take them in the place of names (KIP-516).
+
+    A topic that is deleted and made again has another id, so that what is done by id is never done to its namesake.
+
+    Attributes:
+        ids: the ids in Kafka's base64 form, as `TopicListing` and `TopicDescription` have them.
+
+    Raises:
+        TypeError: these are not texts in a list.
+        ValueError: one is no id.
+    """
+
+    ids: Collection[str]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ids", tuple(as_names(self.ids, "topic ids")))
+        self.as_bytes()
+
+    def as_bytes(self) -> dict[str, bytes]:
+        """The sixteen bytes of each id."""
+        return {text: uuid_bytes(text, "a topic id is 22 characters as `list_topics` shows it") for text in self.ids}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,15 +136,33 @@ class ElectionType(IntEnum):
 
 
 class ConfigResourceType(IntEnum):
-    """What a set of settings belongs to."""
+    """What a set of settings belongs to; a number that is not listed here is UNKNOWN."""
 
+    UNKNOWN = 0
+    """A broker named one that this release does not know; it cannot be asked for."""
     TOPIC = 2
     BROKER = 4
+    BROKER_LOGGER = 8
+    """The levels of a broker's loggers (KIP-412; Kafka 2.4)."""
+    CLIENT_METRICS = 16
+    """Which metrics clients are asked for (KIP-714; Kafka 3.7)."""
+    GROUP = 32
+    """KIP-848; Kafka 4.0."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> ConfigResourceType | None:
+        return cls.UNKNOWN if isinstance(value, int) else None
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigResource:
-    """A topic by its name, or a broker by its id (as text; empty means the cluster-wide defaults)."""
+    """What settings belong to.
+
+    Attributes:
+        type: of which kind it is.
+        name: of topics, groups and client metrics their names; of brokers and their loggers the broker's id as text
+            (for brokers an empty text means the defaults of all of them).
+    """
 
     type: ConfigResourceType
     name: str
@@ -129,15 +186,64 @@ class ConfigSource(IntEnum):
         return cls.UNKNOWN
 
 
+class ConfigType(IntEnum):
+    """Which values a setting takes; a number that is not listed here is UNKNOWN."""
+
+    UNKNOWN = 0
+    """Also where the broker does not tell (before Kafka 2.6, and of loggers)."""
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    CLASS = 8
+    PASSWORD = 9
+
+    @classmethod
+    def _missing_(cls, value: object) -> ConfigType:
+        return cls.UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigSynonym:
+    """A place where a setting's value could come from, and what it is there (KIP-226).
+
+    Attributes:
+        name: what the setting is called there: a topic's `retention.ms` is a broker's `log.retention.ms`.
+        value: its value there; None where it is sensitive.
+        source: the place.
+    """
+
+    name: str
+    value: str | None
+    source: ConfigSource
+
+
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """One setting. `value` is None where it is sensitive."""
+    """One setting.
+
+    Attributes:
+        name: its name.
+        value: its value; None where it is sensitive.
+        source: where the value comes from.
+        is_read_only: whether brokers refuse to change it.
+        is_sensitive: whether brokers keep its value to themselves.
+        type: which values it takes (KIP-569).
+        synonyms: where else the value could come from, what counts first; empty where that was not asked for (KIP-226).
+        documentation: what the broker says that it is for; None where that was not asked for or not told (KIP-569).
+    """
 
     name: str
     value: str | None
     source: ConfigSource
     is_read_only: bool
     is_sensitive: bool
+    type: ConfigType = ConfigType.UNKNOWN
+    synonyms: tuple[ConfigSynonym, ...] = ()
+    documentation: str | None = None
 
     @property
     def is_default(self) -> bool:
@@ -205,6 +311,7 @@ class GroupDescription:
         type: "classic", "consumer" (KIP-848), "share" (KIP-932) or "streams" (KIP-1071).
         group_epoch: its epoch, which changes with members and subscriptions; None in classic groups.
         target_assignment_epoch: the epoch of the assignment that its members go for; None in classic groups.
+        authorized_operations: what this user may do with it (KIP-430); None where it was not asked for or not told.
     """
 
     group_id: str
@@ -216,15 +323,24 @@ class GroupDescription:
     type: str = "classic"
     group_epoch: int | None = None
     target_assignment_epoch: int | None = None
+    authorized_operations: frozenset[AclOperation] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterDescription:
-    """The cluster's id, its brokers, and the one that takes administrative requests."""
+    """A cluster.
+
+    Attributes:
+        cluster_id: its id.
+        controller: the broker that takes administrative requests; None where there is none.
+        nodes: its brokers; those that are fenced only where they were asked for.
+        authorized_operations: what this user may do with it (KIP-430); None where it was not asked for or not told.
+    """
 
     cluster_id: str | None
     controller: Node | None
     nodes: tuple[Node, ...]
+    authorized_operations: frozenset[AclOperation] | None = None
 
 
 class OffsetSpec(Enum):
@@ -263,9 +379,34 @@ class OffsetReset:
     after: int
 
 
+def operations_in(bits: int) -> frozenset[AclOperation] | None:
+    """The operations that a broker's number stands for, a bit for each (KIP-430); None where it tells none.
+
+    What only a newer release knows is left out, as in the Java client.
+    """
+    if bits == _NOT_TOLD:
+        return None
+    return frozenset(each for each in AclOperation.known() if each is not AclOperation.ALL and bits >> each & 1)
+
+
 def topic_id_text(topic_id: bytes) -> str:
     """Sixteen bytes as Kafka prints them: base64 for URLs, without padding."""
     return base64.urlsafe_b64encode(topic_id).decode().rstrip("=")
+
+
+def uuid_bytes(text: str, expected: str) -> bytes:
+    """Sixteen bytes, from Kafka's base64 form; `expected` begins the error's sentence.
+
+    Raises:
+        ValueError: it is not such an id.
+    """
+    try:
+        found = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):  # the latter for what is not ASCII
+        found = b""
+    if len(found) != _UUID_BYTES or topic_id_text(found) != text:
+        raise ValueError(f"{expected}, not {shown(text)}")
+    return found
 
 
 def raise_failures(operation: str, failures: Mapping[str, KafkaError]) -> None:

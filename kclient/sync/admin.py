@@ -16,6 +16,7 @@ from kclient.admin import (
     ClusterDescription,
     ConfigEntry,
     ConfigResource,
+    ConfigResourceType,
     DelegationToken,
     ElectionType,
     FeatureMetadata,
@@ -35,7 +36,9 @@ from kclient.admin import (
     RaftVoterEndpoint,
     ReplicaLogDirInfo,
     ScramCredentialInfo,
+    SharePartitionOffset,
     TopicDescription,
+    TopicIds,
     TopicListing,
     TopicPartitionReplica,
     TransactionDescription,
@@ -151,9 +154,20 @@ class Admin(StartedByWith):
         """Every topic of the cluster, sorted by name."""
         return self._call(self._admin.list_topics, include_internal=include_internal, timeout=timeout)
 
-    def describe_topics(self, names: Collection[str], *, timeout: float | None = None) -> dict[str, TopicDescription]:
+    def describe_topics(
+        self,
+        names: Collection[str] | TopicIds,
+        *,
+        include_authorized_operations: bool = False,
+        timeout: float | None = None,
+    ) -> dict[str, TopicDescription]:
         """Topics with their partitions, leaders and replicas."""
-        return self._call(self._admin.describe_topics, names, timeout=timeout)
+        return self._call(
+            self._admin.describe_topics,
+            names,
+            include_authorized_operations=include_authorized_operations,
+            timeout=timeout,
+        )
 
     def create_partitions(
         self,
@@ -425,10 +439,29 @@ class Admin(StartedByWith):
         return self._call(self._admin.list_offsets, wanted, timeout=timeout)
 
     def describe_configs(
-        self, resources: Collection[ConfigResource], *, timeout: float | None = None
+        self,
+        resources: Collection[ConfigResource],
+        *,
+        names: Collection[str] | None = None,
+        include_synonyms: bool = False,
+        include_documentation: bool = False,
+        timeout: float | None = None,
     ) -> dict[ConfigResource, dict[str, ConfigEntry]]:
-        """Every setting of topics and brokers, with its value and where that comes from."""
-        return self._call(self._admin.describe_configs, resources, timeout=timeout)
+        """The settings of topics, brokers, groups and so on, with their values and where these come from."""
+        return self._call(
+            self._admin.describe_configs,
+            resources,
+            names=names,
+            include_synonyms=include_synonyms,
+            include_documentation=include_documentation,
+            timeout=timeout,
+        )
+
+    def list_config_resources(
+        self, types: Collection[ConfigResourceType] | None = None, *, timeout: float | None = None
+    ) -> list[ConfigResource]:
+        """What the cluster has settings of (KIP-1142)."""
+        return self._call(self._admin.list_config_resources, types, timeout=timeout)
 
     def alter_configs(
         self,
@@ -447,10 +480,26 @@ class Admin(StartedByWith):
         return self._call(self._admin.list_groups, states=states, types=types, timeout=timeout)
 
     def describe_groups(
-        self, group_ids: Collection[str], *, timeout: float | None = None
+        self, group_ids: Collection[str], *, include_authorized_operations: bool = False, timeout: float | None = None
     ) -> dict[str, GroupDescription]:
         """Groups with their members and what these are assigned."""
-        return self._call(self._admin.describe_groups, group_ids, timeout=timeout)
+        return self._call(
+            self._admin.describe_groups,
+            group_ids,
+            include_authorized_operations=include_authorized_operations,
+            timeout=timeout,
+        )
+
+    def remove_members_from_consumer_group(
+        self,
+        group_id: str,
+        members: Iterable[str] | None = None,
+        *,
+        reason: str | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Has members leave a group, which then balances without them (KIP-345)."""
+        self._call(self._admin.remove_members_from_consumer_group, group_id, members, reason=reason, timeout=timeout)
 
     def delete_groups(self, group_ids: Collection[str], *, timeout: float | None = None) -> None:
         """Deletes groups and their offsets."""
@@ -497,6 +546,33 @@ class Admin(StartedByWith):
         """How far the group is behind, for every partition it has committed or is assigned."""
         return self._call(self._admin.group_lag, group_id, timeout=timeout)
 
-    def describe_cluster(self, *, timeout: float | None = None) -> ClusterDescription:
+    def list_share_group_offsets(
+        self, group_id: str, partitions: Iterable[Partition] | None = None, *, timeout: float | None = None
+    ) -> dict[TopicPartition, SharePartitionOffset]:
+        """Where a share group stands: in these partitions, or in all that it reads or has read (KIP-932)."""
+        return self._call(self._admin.list_share_group_offsets, group_id, partitions, timeout=timeout)
+
+    def alter_share_group_offsets(self, group_id: str, offsets: WholeNumbers, *, timeout: float | None = None) -> None:
+        """Has a share group without members go on elsewhere (KIP-932)."""
+        self._call(self._admin.alter_share_group_offsets, group_id, offsets, timeout=timeout)
+
+    def delete_share_group_offsets(
+        self, group_id: str, topics: Collection[str], *, timeout: float | None = None
+    ) -> None:
+        """Has a share group without members forget where it stands in topics (KIP-932)."""
+        self._call(self._admin.delete_share_group_offsets, group_id, topics, timeout=timeout)
+
+    def describe_cluster(
+        self,
+        *,
+        include_fenced_brokers: bool = False,
+        include_authorized_operations: bool = False,
+        timeout: float | None = None,
+    ) -> ClusterDescription:
         """The cluster's id, brokers and controller."""
-        return self._call(self._admin.describe_cluster, timeout=timeout)
+        return self._call(
+            self._admin.describe_cluster,
+            include_fenced_brokers=include_fenced_brokers,
+            include_authorized_operations=include_authorized_operations,
+            timeout=timeout,
+        )

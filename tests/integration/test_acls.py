@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 
 import anyio
@@ -315,3 +316,26 @@ async def test_who_has_no_rights_is_told_at_once(guarded: KafkaServer) -> None:
 
 def _fields(acl: AclBinding) -> dict[str, object]:
     return {name: getattr(acl, name) for name in AclBinding.__slots__}
+
+
+async def test_what_alice_may_do_is_told(guarded: KafkaServer, topic: str) -> None:
+    """Of what she may not describe she hears nothing, and of the rest what her entries allow (KIP-430)."""
+    async with Admin(bootstrap_servers=guarded.bootstrap) as admin:
+        await admin.create_topics([NewTopic(topic, 1, 1)])
+        acl = AclBinding(
+            resource_type=ResourceType.TOPIC, resource_name=topic, principal=ALICE, operation=AclOperation.WRITE
+        )
+        await admin.create_acls([acl])
+        async with Admin(**as_alice(guarded)) as alice:
+
+            async def told() -> frozenset[AclOperation] | None:
+                with suppress(KafkaError):  # until the broker acts by the new entry
+                    described = await alice.describe_topics([topic], include_authorized_operations=True)
+                    return described[topic].authorized_operations
+                return None
+
+            found = await until(told, lambda answer: answer is not None)
+            assert found == frozenset({AclOperation.WRITE, AclOperation.DESCRIBE})
+            cluster = await alice.describe_cluster(include_authorized_operations=True)
+            assert cluster.authorized_operations == frozenset()
+        await admin.delete_acls([acl.as_filter()])

@@ -33,6 +33,7 @@ from kclient.admin import (
     RaftVoterEndpoint,
     ResourceType,
     ScramMechanism,
+    TopicIds,
     UpgradeType,
     UserScramCredentialDeletion,
     UserScramCredentialUpsertion,
@@ -94,6 +95,8 @@ replica = st.tuples(topic, st.integers(0, 3), st.integers(0, 2))
 nearly_replica = st.tuples(texts | scalars, edges | scalars, edges | scalars) | scalars
 endpoint = st.builds(RaftVoterEndpoint, st.sampled_from(["CONTROLLER", "X"]), st.just("localhost"), st.just(9093))
 place = st.sampled_from(list(OffsetSpec)) | st.integers(0, 10)
+topic_ids = st.builds(TopicIds, st.lists(st.just("3Db5QLSqSZieL3rJBUUegA"), max_size=1))
+resource_types = list(ConfigResourceType)
 
 
 def _can_hash(value: Any) -> bool:
@@ -154,11 +157,16 @@ RIGHT: Arguments = {
     "transactional_id": st.text("xy", min_size=1, max_size=2),
     "transactional_id_pattern": st.none() | st.just("x.*"),
     "transactional_ids": st.lists(st.text("xy", min_size=1, max_size=2), max_size=2),
+    "include_authorized_operations": st.booleans(),
+    "include_documentation": st.booleans(),
+    "include_fenced_brokers": st.booleans(),
     "include_headers": st.booleans(),
     "include_internal": st.booleans(),
+    "include_synonyms": st.booleans(),
     "key": st.none() | st.binary(max_size=5),
     "keys": st.none() | st.just([b"k", None]),
     "listener": st.none() | st.builds(listener),
+    "members": st.none() | st.lists(st.just("one"), max_size=1),
     "name": st.just("made"),
     "names": st.lists(st.just("made"), max_size=1),
     "offset": offset,
@@ -249,6 +257,7 @@ NEARLY: Arguments = {
     "offsets": nearly_offsets,
     "partition": nearly_partition,
     "partitions": nearly_partitions,
+    "members": st.lists(texts | scalars, max_size=2) | texts,
     "reason": texts,
     "reassignments": st.dictionaries(
         partition | st.tuples(texts, edges), st.lists(edges | scalars, max_size=2) | scalars, max_size=2
@@ -282,6 +291,13 @@ OVERRIDES: dict[tuple[str, str], tuple[st.SearchStrategy[Any], st.SearchStrategy
     ("list_transactions", "states"): (st.lists(st.just("Ongoing"), max_size=1), st.lists(texts, max_size=2)),
     ("describe_producers", "partitions"): (st.lists(st.tuples(topic, st.just(0)), max_size=1), nearly_partitions),
     ("find_hanging_transactions", "partitions"): (st.none() | partitions, nearly_partitions),
+    ("describe_topics", "names"): (st.lists(st.just("made"), max_size=1) | topic_ids, st.lists(texts, max_size=2)),
+    ("describe_configs", "names"): (st.none() | st.lists(st.just("retention.ms")), st.lists(texts, max_size=2)),
+    ("list_config_resources", "types"): (
+        st.none() | st.lists(st.sampled_from(resource_types), max_size=2),
+        st.lists(st.sampled_from(resource_types) | scalars, max_size=2) | st.sampled_from(resource_types),
+    ),
+    ("list_share_group_offsets", "partitions"): (st.none() | partitions, nearly_partitions),
     ("delete_topics", "names"): (st.lists(st.just("made"), max_size=1), st.lists(other_texts, max_size=2)),
     ("delete_topic", "name"): (st.just("made"), other_texts),
     ("poll", "timeout"): (short, nearly_timeout),
