@@ -10,6 +10,7 @@ from typer.main import get_command
 
 from kclient.cli.acls_app import acls_app
 from kclient.cli.asking import admin_of, at_the_end, client_of
+from kclient.cli.configs_app import configs_app
 from kclient.cli.errors import UsageError, guarded
 from kclient.cli.migrate_app import migrate_app
 from kclient.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Command, Config, Output
@@ -29,7 +30,9 @@ app: typer.Typer = typer.Typer(
     rich_markup_mode=None,
 )
 topics_app: typer.Typer = typer.Typer(help="List, create, delete, describe and alter topics.", no_args_is_help=True)
-groups_app: typer.Typer = typer.Typer(help="List, describe, reset and delete groups.", no_args_is_help=True)
+groups_app: typer.Typer = typer.Typer(
+    help="List, describe, reset and delete groups; their members.", no_args_is_help=True
+)
 cluster_app: typer.Typer = typer.Typer(help="Show who leads what, and move it.", no_args_is_help=True)
 app.add_typer(topics_app, name="topics")
 app.add_typer(groups_app, name="groups")
@@ -39,6 +42,7 @@ app.add_typer(pipeline_app, name="pipeline")
 app.add_typer(store_app, name="store")
 app.add_typer(migrate_app, name="migrate")
 app.add_typer(transactions_app, name="transactions")
+app.add_typer(configs_app, name="configs")
 app.add_typer(acls_app, name="acls")
 app.add_typer(users_app, name="users")
 app.add_typer(tokens_app, name="tokens")
@@ -421,6 +425,37 @@ def groups_reset(
         group, admin_of(bootstrap, config), earliest=to_earliest, latest=to_latest, offset=to_offset, time=to_time,
         topics=topic or [], execute=execute,
     )  # fmt: skip
+
+
+@groups_app.command("members", cls=Command)
+def groups_members(
+    group: Annotated[str, typer.Argument(metavar="GROUP")],
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    form: Output = "table",
+    config: Config = None,
+) -> int:
+    """Show the members of a group, where they run, and what they are assigned."""
+    from kclient.cli import groups, sheets
+
+    return sheets.show(lambda admin: groups.members(admin, group), admin_of(bootstrap, config), form=form)
+
+
+@groups_app.command("remove-members", cls=Command)
+def groups_remove_members(
+    group: Annotated[str, typer.Argument(metavar="GROUP")],
+    instances: Annotated[
+        list[str] | None,
+        typer.Option("--instance", metavar="ID", help="The static member with this group.instance.id; any number."),
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="All members, dynamic ones too.")] = False,
+    reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="For the coordinator's log.")] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    config: Config = None,
+) -> int:
+    """Remove members that are gone from a group, which then balances without them."""
+    from kclient.cli import groups
+
+    return groups.remove_members(group, instances or [], admin_of(bootstrap, config), every=every, reason=reason)
 
 
 @groups_app.command("delete", cls=Command)

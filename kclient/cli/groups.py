@@ -1,4 +1,4 @@
-"""`kclient groups`: list, describe with lag, reset, delete."""
+"""`kclient groups`: list, describe with lag, reset, delete; members, and removing them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kclient.cli import output
 from kclient.cli.errors import UsageError
 from kclient.cli.places import partitions_at
 from kclient.cli.settings import check_group, milliseconds
-from kclient.cli.sheets import tell_missing
+from kclient.cli.sheets import Sheet, sheet_of, tell_missing
 from kclient.sync import Admin
 from kclient.types import TopicPartition
 
@@ -126,6 +126,39 @@ def _partitions(admin: Admin, group_id: str, topics: list[str]) -> list[TopicPar
             raise UsageError(f"the group {group_id!r} has committed nothing: name the topics with --topic")
         return committed
     return partitions_at(admin, topics, "--topic")
+
+
+def members(admin: Admin, group_id: str) -> Sheet:
+    """The members of a group."""
+    group = admin.describe_groups([group_id])[group_id]
+    rows = [
+        {
+            "member": member.member_id,
+            "instance": member.group_instance_id,
+            "client": member.client_id,
+            "host": member.host,
+            "partitions": [str(each) for each in sorted(member.assignment)],
+        }
+        for member in sorted(group.members, key=lambda member: (member.group_instance_id or "", member.member_id))
+    ]
+    title = f"{group_id}: {group.state}, {len(rows)} members"
+    return sheet_of(title, ["member", "instance", "client", "host", "partitions"], rows, "members")
+
+
+def remove_members(
+    group_id: str, instances: list[str], settings: dict[str, object], *, every: bool, reason: str | None
+) -> int:
+    """Remove static members, or all."""
+    check_group(group_id)
+    if every == bool(instances):
+        raise UsageError("say which members: --instance ID (any number of times), or --all")
+    if "" in instances:
+        raise UsageError("a group.instance.id is not empty")
+    instances = list(dict.fromkeys(instances))
+    with Admin(settings) as admin:
+        admin.remove_members_from_consumer_group(group_id, None if every else instances, reason=reason)
+    output.note(f"removed from {group_id}: {'all members' if every else ', '.join(instances)}")
+    return 0
 
 
 def delete(group_ids: list[str], settings: dict[str, object]) -> int:
