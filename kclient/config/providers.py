@@ -146,7 +146,7 @@ def resolved(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
     names = _names(given.get(PROVIDERS))
     own = {name for name in given if is_of_provider(name)}
     if strays := sorted(name for name in own if name.split(".")[2] not in names):
-        raise ConfigError(f"{strays[0]} is of a provider that {PROVIDERS} does not name")
+        raise ConfigError(f"{brief(strays[0])} is of a provider that {PROVIDERS} does not name")
     if not names:
         return values, {}
     providers = {name: _provider(name, given) for name in names}
@@ -165,33 +165,35 @@ def _names(value: Any) -> list[str]:
 
 
 def _provider(name: str, given: Mapping[str, Any]) -> ConfigProvider:
-    start = f"{PROVIDERS}.{name}."
+    start, told = f"{PROVIDERS}.{name}.", f"{PROVIDERS}.{brief(name)}."
     kind = given.get(f"{start}class", name)
     parameters = {key[len(start) + 6 :]: value for key, value in given.items() if key.startswith(f"{start}param.")}
     if isinstance(kind, str):
         if kind not in _BUILT_IN:
             short = ", ".join(each for each in _BUILT_IN if "." not in each)
             raise ConfigError(
-                f"{start}class = {shown(kind)}: expected a ConfigProvider or its class, or one of {short} (or the Java "
+                f"{told}class = {shown(kind)}: expected a ConfigProvider or its class, or one of {short} (or the Java "
                 "class)"
             )
         try:
             return _BUILT_IN[kind]({key: str(value) for key, value in parameters.items()})
         except ConfigError as error:
-            raise ConfigError(f"{start}param.{error}") from None
+            raise ConfigError(f"{told}param.{error}") from None
     made = kind
     if isinstance(kind, type):
         made = kind(parameters) if parameters else kind()
     if not isinstance(made, ConfigProvider):
-        raise ConfigError(f"{start}class: expected a ConfigProvider, which has a method get; got {shown(made)}")
+        raise ConfigError(f"{told}class: expected a ConfigProvider, which has a method get; got {shown(made)}")
     return made
 
 
 def _lookup(providers: Mapping[str, ConfigProvider], setting: str, found: re.Match[str]) -> str:
     name, path, key = found[1], found[2] or "", found[3]
-    start = f"{setting}: the variable {found[0]}"
+    start = f"{setting}: the variable {brief(found[0])}"
     if name not in providers:
-        raise ConfigError(f"{start} is of a provider that {PROVIDERS} does not name: it names {', '.join(providers)}")
+        raise ConfigError(
+            f"{start} is of a provider that {PROVIDERS} does not name: it names {brief(', '.join(providers))}"
+        )
     try:
         value = providers[name].get(path, [key]).get(key)
     except ConfigError as error:

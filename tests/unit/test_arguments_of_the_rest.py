@@ -23,7 +23,15 @@ import kclient
 import kclient.sync
 from kclient import OAuthToken, TopicPartition
 from kclient.arguments import shown
-from kclient.config import AdminConfig, ClientConfig, ConsumerConfig, ProducerConfig, Setting, parse_properties
+from kclient.config import (
+    AdminConfig,
+    ClientConfig,
+    ConfigProvider,
+    ConsumerConfig,
+    ProducerConfig,
+    Setting,
+    parse_properties,
+)
 from kclient.errors import ConfigError, IllegalStateError, KafkaError
 from kclient.schema_registry import RegisteredSchema, SchemaReference, SchemaRegistry
 from kclient.spark import (
@@ -408,7 +416,7 @@ ELSEWHERE = {
 """Tried by `test_arguments_by_the_hundred`."""
 FOR_USERS_TO_MAKE = {
     kclient.Assignor, kclient.ConsumerInterceptor, kclient.Deserializer, kclient.Partitioner,
-    kclient.ProducerInterceptor, kclient.RebalanceListener, kclient.Serializer,
+    kclient.ProducerInterceptor, kclient.RebalanceListener, kclient.Serializer, ConfigProvider,
 }  # fmt: skip
 ONLY_HANDED_OUT = {
     ArchiveSummary,
@@ -421,6 +429,7 @@ ONLY_HANDED_OUT = {
     Setting,
     kclient.Deliveries,
     kclient.Delivery,
+    kclient.PartitionWatermarks,
     ReplaySummary,
     TopicReplay,
     MirrorSummary,
