@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
-from kclient.producer.partitioner import Partitioner, available_partitions
+from kclient.producer.partitioner import LEFT_OPEN, Partitioner, available_partitions
 from kclient.records import fnv1a, murmur2
 from kclient.types import Buffer
 
@@ -43,11 +43,11 @@ class HashPartitioner(Partitioner):
         value: Any,
         value_bytes: bytes | None,
         cluster: ClusterSnapshot,
-    ) -> int | None:
+    ) -> int:
         if not key_bytes:
             if key_bytes is None:
                 if not self._none_hashed:
-                    return None
+                    return LEFT_OPEN
                 key_bytes = b""
             elif not self._empty_hashed:
                 return _anywhere(cluster, topic)
@@ -65,8 +65,8 @@ class RandomPartitioner(Partitioner):
         value: Any,
         value_bytes: bytes | None,
         cluster: ClusterSnapshot,
-    ) -> int | None:
-        return None if key_bytes is None else _anywhere(cluster, topic)
+    ) -> int:
+        return LEFT_OPEN if key_bytes is None else _anywhere(cluster, topic)
 
 
 def _anywhere(cluster: ClusterSnapshot, topic: str) -> int:

@@ -12,12 +12,18 @@ import random
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from itertools import accumulate, count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kclient.cluster import ClusterSnapshot
+
+
+LEFT_OPEN: Final = -(2**31)
+"""What the built-in ones choose where it is the accumulator's choice, as without a partitioner.
+
+Those of users have to choose: None would stand for it well, but is also what a forgotten `return` gives."""
 
 
 class Partitioner(ABC):
@@ -35,8 +41,8 @@ class Partitioner(ABC):
         value: Any,
         value_bytes: bytes | None,
         cluster: ClusterSnapshot,
-    ) -> int | None:
-        """The partition for a record, or None to leave it to the choice that there is without a partitioner.
+    ) -> int:
+        """The partition for a record.
 
         Args:
             topic: Topic of the record.

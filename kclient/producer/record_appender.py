@@ -12,6 +12,7 @@ from kclient.arguments import check_topic, index_of, shown
 from kclient.errors import SerializationError
 from kclient.producer.accumulator import FULL, NO_METADATA, Full, NoMetadata
 from kclient.producer.delivery import Deliveries, Delivery
+from kclient.producer.partitioner import LEFT_OPEN
 from kclient.producer.record_arguments import as_partition_number, as_timestamp, check_headers, is_bytes
 
 if TYPE_CHECKING:
@@ -119,9 +120,10 @@ class RecordAppender:
                 return NO_METADATA
         elif self._partitioner is not None:
             chosen = self._partitioner.partition(topic, key, key_bytes, value, value_bytes, self._snapshot())
-            if chosen is not None:
-                partition = chosen if type(chosen) is int else index_of(chosen)
-            if chosen is not None and (partition is None or not 0 <= partition < count):
+            partition = chosen if type(chosen) is int else index_of(chosen)
+            if partition == LEFT_OPEN:
+                partition = None
+            elif partition is None or not 0 <= partition < count:
                 name = type(self._partitioner).__name__
                 raise ValueError(f"{name} chose the partition {shown(chosen)} of {topic!r}, which has {count}")
         if timestamp is not None:

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 import kclient
-from kclient.admin import GroupListing, TopicDescription
+from kclient.admin import GroupListing, Listing, TopicDescription
 from kclient.errors import KafkaError, KafkaStorageError, KafkaTimeoutError, UnknownTopicOrPartitionError
 from kclient.gateway import Gateway
 from kclient.gateway.topics.catalogue import TopicCatalogue
@@ -129,8 +129,8 @@ async def test_groups_of_kafka_streams_are_moved_too(monkeypatch: pytest.MonkeyP
         await source.wire.commit("counting", "flights", 1)
         state = "NotReady"
 
-        async def list_groups(self: SourceCluster) -> list[GroupListing]:
-            return [GroupListing("counting", "streams", state, "streams")]
+        async def list_groups(self: SourceCluster) -> Listing[GroupListing]:
+            return Listing("Listing groups", [GroupListing("counting", "streams", state, "streams")])
 
         monkeypatch.setattr(SourceCluster, "list_groups", list_groups)
         with pytest.raises(MigrationError, match="the groups counting have members at the source"):

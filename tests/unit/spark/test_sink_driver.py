@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from kclient.acls import AclOperation, ResourceType
+from kclient.admin import Listing
 from kclient.errors import ConfigError, KafkaTimeoutError
 from kclient.spark.sink import KclientStreamWriter
 from kclient.spark.sink_driver import abort_batch, commit_batch, with_timeout
@@ -353,7 +354,7 @@ def test_a_driver_that_only_seemed_dead(sink: Sink, monkeypatch: pytest.MonkeyPa
     nothing may depend on it.
     """
     if not listed:
-        monkeypatch.setattr(Admin, "list_transactions", lambda *_, **__: [])
+        monkeypatch.setattr(Admin, "list_transactions", lambda *_, **__: Listing())
     between(monkeypatch, lambda: sink.commit(sink.tasks(["a"], ["b"], ["c"])))
     with pytest.raises(ExactlyOnceError, match="3 of 3 transactions of batch 0 cannot be committed"):
         sink.commit(sink.tasks(["a"], ["b"], ["c"]))
