@@ -7,7 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import anyio
 
@@ -262,6 +262,24 @@ class AdminBase:
         late = KafkaTimeoutError(f"{connection.address}: {text}")
         with trial.asking(connection.address):
             raise late
+
+    async def _answer_of_controller(
+        self,
+        message: Callable[[Connection], ApiMessage],
+        response: type[M],
+        *,
+        timeout: float | None,
+        what: str,
+    ) -> M:
+        """As `_ask_controller`, until it is answered without an error of the whole answer, or refused for good."""
+
+        async def ask(trial: Trial) -> M:
+            answer: Any = await self._ask_controller(trial, message, response, timeout)
+            check_code(answer.error_code, what, answer.error_message)
+            found: M = answer
+            return found
+
+        return await self._retrying(ask, timeout, what)
 
     async def _ask_node(
         self, node_id: int | None, message: ApiMessage, response: type[M], timeout: float | None, what: str

@@ -8,7 +8,7 @@ from kclient.admin.arguments import as_broker_id
 from kclient.admin.base import AdminBase, check_code
 from kclient.admin.quorum_types import QuorumInfo, QuorumReplica, RaftVoterEndpoint, as_directory_id, as_endpoints
 from kclient.admin.types import topic_id_text
-from kclient.arguments import check_text
+from kclient.arguments import check_flag, check_text
 from kclient.cluster import Trial, version_for
 from kclient.errors import InvalidRequestError
 from kclient.net.connection import Connection
@@ -97,6 +97,7 @@ class QuorumOperations(AdminBase):
         ]
         milliseconds, what = self._milliseconds(timeout), f"Adding voter {number}"
         _check_cluster_id(cluster_id)
+        check_flag(wait_for_commit, "wait_for_commit")
 
         def message(connection: Connection) -> AddRaftVoterRequest:
             request = AddRaftVoterRequest(
@@ -107,11 +108,7 @@ class QuorumOperations(AdminBase):
                 request.ack_when_committed = wait_for_commit
             return request
 
-        async def ask(trial: Trial) -> None:
-            response = await self._ask_controller(trial, message, AddRaftVoterResponse, timeout)
-            check_code(response.error_code, what, response.error_message)
-
-        await self._retrying(ask, timeout, what)
+        await self._answer_of_controller(message, AddRaftVoterResponse, timeout=timeout, what=what)
 
     async def remove_raft_voter(
         self, voter_id: int, directory_id: str, *, cluster_id: str | None = None, timeout: float | None = None
@@ -136,12 +133,7 @@ class QuorumOperations(AdminBase):
         what = f"Removing voter {number}"
         _check_cluster_id(cluster_id)
         request = RemoveRaftVoterRequest(cluster_id=cluster_id, voter_id=number, voter_directory_id=directory)
-
-        async def ask(trial: Trial) -> None:
-            response = await self._ask_controller(trial, lambda _: request, RemoveRaftVoterResponse, timeout)
-            check_code(response.error_code, what, response.error_message)
-
-        await self._retrying(ask, timeout, what)
+        await self._answer_of_controller(lambda _: request, RemoveRaftVoterResponse, timeout=timeout, what=what)
 
     async def unregister_broker(self, broker_id: int, *, timeout: float | None = None) -> None:
         """Has the cluster forget a broker that will not return (KIP-631; Kafka 2.8).
@@ -159,12 +151,7 @@ class QuorumOperations(AdminBase):
         number = as_broker_id(broker_id)
         what = f"Unregistering broker {number}"
         request = UnregisterBrokerRequest(broker_id=number)
-
-        async def ask(trial: Trial) -> None:
-            response = await self._ask_controller(trial, lambda _: request, UnregisterBrokerResponse, timeout)
-            check_code(response.error_code, what, response.error_message)
-
-        await self._retrying(ask, timeout, what)
+        await self._answer_of_controller(lambda _: request, UnregisterBrokerResponse, timeout=timeout, what=what)
 
 
 def _check_cluster_id(cluster_id: object) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 
-from kclient.admin.base import AdminBase, Outcome, check_code, failure
+from kclient.admin.base import AdminBase, Outcome, failure
 from kclient.admin.quota_types import (
     TYPES,
     ClientQuotaEntity,
@@ -59,12 +59,9 @@ class QuotaOperations(AdminBase):
         what = "Describing client quotas"
         request = DescribeClientQuotasRequest(components=list(_components(wanted)), strict=wanted.strict)
 
-        async def ask(trial: Trial) -> DescribeClientQuotasResponse:
-            response = await self._ask_controller(trial, lambda _: request, DescribeClientQuotasResponse, timeout)
-            check_code(response.error_code, what, response.error_message)
-            return response
-
-        response = await self._retrying(ask, timeout, what)
+        response = await self._answer_of_controller(
+            lambda _: request, DescribeClientQuotasResponse, timeout=timeout, what=what
+        )
         found = {}
         for entry in response.entries or ():
             entity = _entity_of(entry.entity)

@@ -116,12 +116,9 @@ class ReassignmentOperations(AdminBase):
         )
         what = "Listing partition reassignments"
 
-        async def ask(trial: Trial) -> ListPartitionReassignmentsResponse:
-            response = await self._ask_controller(trial, lambda _: request, ListPartitionReassignmentsResponse, timeout)
-            check_code(response.error_code, what, response.error_message)
-            return response
-
-        response = await self._retrying(ask, timeout, what)
+        response = await self._answer_of_controller(
+            lambda _: request, ListPartitionReassignmentsResponse, timeout=timeout, what=what
+        )
         return {
             TopicPartition(topic.name, row.partition_index): PartitionReassignment(
                 tuple(row.replicas), tuple(row.adding_replicas), tuple(row.removing_replicas)

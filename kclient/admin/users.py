@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 import anyio.to_thread
 
-from kclient.admin.base import AdminBase, Outcome, check_code, failure
+from kclient.admin.base import AdminBase, Outcome, failure
 from kclient.admin.types import raise_failures
 from kclient.admin.user_types import (
     ScramCredentialInfo,
@@ -56,14 +56,9 @@ class UserOperations(AdminBase):
         # none are all, too: where null is asked for without the right to it, brokers fail to answer
         request = DescribeUserScramCredentialsRequest(users=[UserName(name=name) for name in names or ()])
 
-        async def ask(trial: Trial) -> DescribeUserScramCredentialsResponse:
-            response = await self._ask_controller(
-                trial, lambda _: request, DescribeUserScramCredentialsResponse, timeout
-            )
-            check_code(response.error_code, what, response.error_message)
-            return response
-
-        response = await self._retrying(ask, timeout, what)
+        response = await self._answer_of_controller(
+            lambda _: request, DescribeUserScramCredentialsResponse, timeout=timeout, what=what
+        )
         rows = sorted(response.results, key=lambda row: row.user)
         errors = {row.user: failure(row.error_code, f"User {row.user}", row.error_message) for row in rows}
         raise_failures(what, {user: error for user, error in errors.items() if error is not None})

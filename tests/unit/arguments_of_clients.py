@@ -204,6 +204,7 @@ RIGHT: Arguments = {
     "wanted": st.dictionaries(partition, place, max_size=2),
 }  # fmt: skip
 NEARLY: Arguments = {
+    "wait_for_commit": scalars,
     "leave_group": st.integers() | scalars,
     "max_records": edges | scalars,
     "brokers": st.lists(edges | scalars, max_size=2) | texts,
