@@ -375,7 +375,7 @@ async def test_what_was_refused_as_a_partition_could_not_be_opened_comes_first(m
 
 
 @asynccontextmanager
-async def hung(monkeypatch: pytest.MonkeyPatch, **config: Any) -> AsyncIterator[tuple[Gateway, Wire]]:
+async def hung(monkeypatch: pytest.MonkeyPatch, **config: Any) -> AsyncIterator[tuple[Gates, Gateway, Wire]]:
     """A gateway whose store hangs while it opens the partition of `hung`, where a batch waits; one is in `fine`."""
     monkeypatch.setattr("kclient.gateway.partition_life._SOON_S", 0.02)
     gates = Gates(open_store(f"memory:{next(names)}"))
@@ -389,7 +389,7 @@ async def hung(monkeypatch: pytest.MonkeyPatch, **config: Any) -> AsyncIterator[
         await other.send(produce_request("hung", batch_of(b"late")), 9)
         with anyio.fail_after(5):
             await opening.reached.wait()
-            yield gateway, wire
+            yield gates, gateway, wire
         gates.open()
         assert await answer(other) == (0, 0)
         await wire.aclose()
@@ -399,22 +399,24 @@ async def hung(monkeypatch: pytest.MonkeyPatch, **config: Any) -> AsyncIterator[
 async def test_fetches_of_a_partition_whose_store_hangs_hold_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     consumers: list[Wire] = []
     wanted = fetch_request("hung", 0, max_wait_ms=60_000)
-    async with hung(monkeypatch, **{"connections.max.memory.bytes": 16 << 20}) as (gateway, wire):
+    async with hung(monkeypatch, **{"connections.max.memory.bytes": 16 << 20}) as (gates, gateway, wire):
         for _ in range(12):
             consumers.append(connect(gateway))
             await consumers[-1].send(wanted, 11)
         await anyio.wait_all_tasks_blocked()
         assert (await wire.fetch("fine", 0)).records
         assert (await wire.produce("fine", batch_of(bytes(500_000)))).base_offset == 1
-    with anyio.fail_after(5):
-        for each in consumers:
-            row = (await each.read(wanted, 11)).responses[0].partitions[0]
-            assert (row.error_code, row.high_watermark, bool(row.records)) == (0, 1, True), "it waits until it is open"
-            await each.aclose()
+        gates.open()
+        with anyio.fail_after(5):
+            for each in consumers:
+                row = (await each.read(wanted, 11)).responses[0].partitions[0]
+                found = row.error_code, row.high_watermark, bool(row.records)
+                assert found == (0, 1, True), "it waits until it is open"
+                await each.aclose()
 
 
 async def test_a_fetch_is_answered_without_a_partition_whose_store_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with hung(monkeypatch) as (_, wire):
+    async with hung(monkeypatch) as (_, _, wire):
         for topics in (["hung", "fine"], ["fine", "hung"]):
             request = fetch_request("hung", 0, max_wait_ms=60_000)
             request.topics = [fetch_request(each, 0).topics[0] for each in topics]
@@ -426,7 +428,7 @@ async def test_a_fetch_is_answered_without_a_partition_whose_store_hangs(monkeyp
 
 
 async def test_who_asks_for_offsets_does_not_wait_for_a_store_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with hung(monkeypatch) as (_, wire):
+    async with hung(monkeypatch) as (_, _, wire):
         listed = m.ListOffsetsRequest(
             replica_id=-1,
             topics=[
