@@ -88,10 +88,13 @@ check: $(STAMP)
 ALONE = tests/simulation tests/unit tests/fuzz
 SERVED = tests $(ALONE:%=--ignore=%) -m "not long" -n 2 --dist loadgroup
 
+# The few that fail run once more by themselves, and are named (tests/again.py).
+ONCE_MORE = $(BIN)/python -m tests.again
+
 ## make test         set up, then lint and every test
 test: $(STAMP) lint
-	$(PYTEST) $(ALONE) -m "not long" -n 3 --in-turn $(COVER)
-	$(PYTEST) $(SERVED) --one-loop $(COVER)
+	$(ONCE_MORE) $(ALONE) -m "not long" -n 3 --in-turn $(COVER)
+	$(ONCE_MORE) $(SERVED) --one-loop $(COVER)
 
 # Following every line takes half as long again.
 ## make coverage     the same, and which lines no test reaches
