@@ -13,6 +13,7 @@ from typing import Any
 
 import anyio
 import anyio.from_thread
+import pyarrow.compute  # noqa: F401 - now: from a cold disk it takes longer than the call that imports it may
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
