@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.kafka, pytest.mark.slow, pytest.mar
 PARTITIONS = 6
 
 
-@pytest.fixture(params=["cluster", "cluster3"])
+@pytest.fixture(params=["cluster", pytest.param("cluster3", marks=pytest.mark.long)])
 def brokers(request: pytest.FixtureRequest) -> KafkaCluster:
     made: KafkaCluster = request.getfixturevalue(request.param)
     return made

@@ -169,28 +169,28 @@ def test_the_page_and_the_pictures(spark: SparkSession, tmp_path: Path) -> None:
     assert [each["same"] for each in told["ranges"]] == [True, False, True, True, False, True]
 
 
-def test_the_command(gateway: str, topic: str, tmp_path: Path) -> None:
+def test_the_command(gateway: str, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     require_java()
     make(gateway, topic)
     other = make(gateway, f"{topic}-other")
     for name in (topic, other):
         send(gateway, name, [b"a", b"b"], timestamp=5)
 
-    def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    def audited(*arguments: object) -> subprocess.CompletedProcess[str]:
         words = [sys.executable, "-m", "kclient", "pipeline", "audit", *map(str, arguments), "--master", "local[2]"]
         return subprocess.run(words, capture_output=True, text=True, timeout=200, check=False)
 
-    same = run(topic, f"{other}@{gateway}", "-b", gateway)
+    same = audited(topic, f"{other}@{gateway}", "-b", gateway)
     assert (same.returncode, same.stderr) == (0, "")
     assert same.stdout.splitlines()[1].split("\t")[:4] == ["0", "2", "2", "2"]
     make_archive(tmp_path, topic, [Row(0, 0, b"a", timestamp=5), Row(0, 1, b"c", timestamp=5)])
     page = tmp_path / "page.html"
-    differs = run(topic, f"{topic}@archive:{tmp_path}", "-b", gateway, "--json", "--html", page)
+    differs = audited(topic, f"{topic}@archive:{tmp_path}", "-b", gateway, "--json", "--html", page)
     assert differs.returncode == 1
-    told = json.loads(differs.stdout)
-    assert (told["by"], told["partitions"][0]["parting"]["right"]["value"]) == ("order", "'c'")
+    report = json.loads(differs.stdout)
+    assert (report["by"], report["partitions"][0]["parting"]["right"]["value"]) == ("order", "'c'")
     assert page.read_text().startswith("<!doctype html>")
-    shown = run(topic, f"{topic}@archive:{tmp_path}", "-b", gateway)
+    shown = audited(topic, f"{topic}@archive:{tmp_path}", "-b", gateway)
     assert (shown.returncode, shown.stderr.splitlines()[0]) == (1, "partition 0 parts here:")
     for wrong, message in (
         ((topic, "nothing"), "no such topic: nothing"),
@@ -199,9 +199,10 @@ def test_the_command(gateway: str, topic: str, tmp_path: Path) -> None:
         ((topic, other, "--by", "value"), "an audit goes by one of"),
         ((topic, other, "--html", tmp_path), "it is a folder"),
     ):
-        refused = run(*wrong, "-b", gateway)
-        assert (refused.returncode, refused.stderr.count("\n"), refused.stdout) == (2, 1, "")
-        assert message in refused.stderr
+        code = run(["pipeline", "audit", *map(str, wrong), "-b", gateway])  # before Spark starts
+        told = capsys.readouterr()
+        assert (code, told.err.count("\n"), told.out) == (2, 1, "")
+        assert message in told.err
 
 
 def test_arguments_of_the_command_that_would_not_count(

@@ -233,7 +233,8 @@ def test_a_driver_killed_at_each_step(broker: str, copying: Callable[[str], Copy
     query.check()
 
 
-@pytest.mark.parametrize("brokers", ["gateway", pytest.param("kafka", marks=[pytest.mark.long, pytest.mark.kafka])])
+@pytest.mark.long
+@pytest.mark.parametrize("brokers", ["gateway", pytest.param("kafka", marks=pytest.mark.kafka)])
 def test_executors_killed_and_twins(
     brokers: str, copying: Callable[[str], Copying], request: pytest.FixtureRequest
 ) -> None:

@@ -291,6 +291,15 @@ def values(broker: str, topic: str) -> dict[int, list[bytes | None]]:
     return {number: [each.value for each in own] for number, own in read(broker, topic).items()}
 
 
+@pytest.mark.parametrize(
+    "brokers",
+    [
+        "gateway",
+        pytest.param("kafka", marks=pytest.mark.kafka),
+        pytest.param("kafka3", marks=[pytest.mark.kafka, pytest.mark.long]),
+    ],
+    indirect=True,
+)
 def test_it_dies_at_each_request(brokers: str, topic: str, tmp_path: Path) -> None:
     expected = archived_numbers(tmp_path, topic, 1600)
     make(brokers, topic)

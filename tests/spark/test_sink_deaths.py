@@ -50,6 +50,15 @@ def committed(bootstrap: str, topic: str, partitions: int = 2) -> list[str]:
     return sorted(found)
 
 
+@pytest.mark.parametrize(
+    "brokers",
+    [
+        "gateway",
+        pytest.param("kafka", marks=pytest.mark.kafka),
+        pytest.param("kafka3", marks=[pytest.mark.kafka, pytest.mark.long]),
+    ],
+    indirect=True,
+)
 def test_at_each_request(brokers: str, topic: str) -> None:
     create(brokers, topic)
     batches = sink_deaths.start(brokers, topic, timeout=500)
