@@ -29,6 +29,7 @@ from kclient.protocol.messages import (
     Coordinator,
     FindCoordinatorResponse,
     InitProducerIdResponse,
+    MetadataRequestTopic,
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,
@@ -359,7 +360,9 @@ class FakeKafka:
                 raise AssertionError(f"the fake does not serve {key.name}")
 
     def _metadata(self, request: Any) -> MetadataResponse:
-        names = list(self.ids) if request.topics is None else [topic.name for topic in request.topics]
+        known = {topic_id: name for name, topic_id in self.ids.items()}
+        asked = [MetadataRequestTopic(name=name) for name in self.ids] if request.topics is None else request.topics
+        names = [known.get(bytes(topic.topic_id), "") if topic.name is None else topic.name for topic in asked]
         for name in names:
             if name not in self.ids and self.auto_create and request.allow_auto_topic_creation:
                 self.create(name, self.auto_create)

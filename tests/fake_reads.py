@@ -215,21 +215,25 @@ class ReadableKafka(FakeKafka):
         return OffsetCommitResponse(topics=topics)
 
     def _committed(self, request: Any) -> OffsetFetchResponse:
+        names = {topic_id: name for name, topic_id in self.ids.items()}
         groups = []
         for group in request.groups:
             topics = []
             for topic in group.topics or ():
+                name = topic.name or names.get(bytes(topic.topic_id), "")
                 partitions = [
                     OffsetFetchResponsePartitions(
                         partition_index=number,
-                        committed_offset=self.committed.get(TopicPartition(topic.name, number), -1),
+                        committed_offset=self.committed.get(TopicPartition(name, number), -1),
                         committed_leader_epoch=-1,
                         metadata="",
-                        error_code=self.untold.get(TopicPartition(topic.name, number), 0),
+                        error_code=self.untold.get(TopicPartition(name, number), 0),
                     )
                     for number in topic.partition_indexes
                 ]
-                topics.append(OffsetFetchResponseTopics(name=topic.name, partitions=partitions))
+                topics.append(
+                    OffsetFetchResponseTopics(name=topic.name, topic_id=topic.topic_id, partitions=partitions)
+                )
             code = self._code(ApiKey.OFFSET_FETCH)
             groups.append(OffsetFetchResponseGroup(group_id=group.group_id, topics=topics, error_code=code))
         return OffsetFetchResponse(groups=groups)

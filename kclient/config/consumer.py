@@ -94,11 +94,14 @@ class ConsumerConfig(ClientConfig):
     group_protocol: str = setting(
         Choice(("classic", "consumer")),
         "classic",
-        "How the group balances: by its members (`classic`), or by the broker (KIP-848).",
-        served_values=("classic",),
+        """How the group balances: by its members (`classic`), or by the broker (`consumer`, KIP-848), which needs Kafka
+        4.0 or newer; a kclient gateway serves `classic`.""",
     )
     group_remote_assignor: str | None = setting(
-        Text(), None, "Assignor of the broker, with `group.protocol=consumer`.", served=False
+        Text(sent=True),
+        None,
+        """Which of the broker's assignors the group is to use, with `group.protocol=consumer`: `uniform`, `range` or
+        another of its `group.consumer.assignors`; by default the broker's first.""",
     )
     heartbeat_interval_ms: int = setting(
         Number(1), 3000, "Time between heartbeats to the group's coordinator; less than `session.timeout.ms`."
@@ -143,6 +146,7 @@ class ConsumerConfig(ClientConfig):
     @classmethod
     def _reconcile(cls, values: dict[str, Any]) -> None:
         known = cls.settings()
+        _check_protocol(values)
         if values.get("group.id") is None:
             if values.get("enable.auto.commit"):
                 raise ConfigError("enable.auto.commit=true needs a group.id: positions are committed for a group")
@@ -156,3 +160,32 @@ class ConsumerConfig(ClientConfig):
             )
         if not values.get("partition.assignment.strategy", known["partition.assignment.strategy"].default):
             raise ConfigError("partition.assignment.strategy names no assignor; leave it out for the default")
+
+
+def _check_protocol(values: dict[str, Any]) -> None:
+    """Refuse settings of the protocol that was not chosen, as the Java client does.
+
+    Raises:
+        ConfigError: There is one.
+    """
+    if values.get("group.protocol", "classic") == "classic":
+        if values.get("group.remote.assignor"):
+            raise ConfigError(
+                "group.remote.assignor cannot be set with group.protocol=classic, where the members assign the "
+                "partitions: set group.protocol=consumer, or partition.assignment.strategy instead"
+            )
+        return
+    for name, instead in _CLASSIC.items():
+        if values.get(name) is not None:
+            raise ConfigError(
+                f"{name} cannot be set with group.protocol=consumer: {instead}. Leave it out, or set "
+                "group.protocol=classic"
+            )
+
+
+_CLASSIC = {
+    "heartbeat.interval.ms": "the broker says how often (consumer.heartbeat.interval.ms of the group)",
+    "session.timeout.ms": "the broker says how long it waits (consumer.session.timeout.ms of the group)",
+    "partition.assignment.strategy": "the broker assigns the partitions (group.remote.assignor chooses how)",
+}
+"""Settings of the classic protocol, and what there is instead."""

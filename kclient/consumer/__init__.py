@@ -14,6 +14,7 @@ from kclient.consumer.group.model import ConsumerGroupMetadata as ConsumerGroupM
 from kclient.consumer.interfaces import CommitCallback as CommitCallback
 from kclient.consumer.interfaces import ConsumerInterceptor as ConsumerInterceptor
 from kclient.consumer.interfaces import RebalanceListener as RebalanceListener
+from kclient.consumer.patterns import SubscriptionPattern as SubscriptionPattern
 from kclient.consumer.records import ConsumerRecords as ConsumerRecords
 from kclient.records import ConsumerRecord as ConsumerRecord
 from kclient.types import OffsetAndMetadata as OffsetAndMetadata
@@ -39,5 +40,6 @@ __all__ = [
     "RoundRobinAssignor",
     "StickyAssignor",
     "Subscription",
+    "SubscriptionPattern",
     "TopicPartition",
 ]

@@ -22,6 +22,7 @@ from kclient.arguments import (
 from kclient.config import ConsumerConfig
 from kclient.consumer.core import ConsumerCore
 from kclient.consumer.interfaces import check_listener
+from kclient.consumer.patterns import SubscriptionPattern
 from kclient.consumer.reset import EARLIEST, LATEST
 from kclient.errors import IllegalStateError
 from kclient.types import OffsetAndMetadata
@@ -83,31 +84,37 @@ class ConsumerBase:
     # ------------------------------------------------------------------ what to read
 
     def subscribe(
-        self, topics: Iterable[str] | str | re.Pattern[str], listener: RebalanceListener | None = None
+        self,
+        topics: Iterable[str] | str | re.Pattern[str] | SubscriptionPattern,
+        listener: RebalanceListener | None = None,
     ) -> None:
         """Read topics as a member of the group; the next `poll` joins it. Replaces the subscription before.
 
         Args:
             topics: Names of topics; or one name; or a compiled pattern, which the whole name has to match. New topics
-                that match are found within `metadata.max.age.ms`. No names at all unsubscribe, as in the Java client;
-                a listener that is a coroutine function is told of that by the next `poll`, `commit` or `close`.
+                that match are found within `metadata.max.age.ms`; or a `SubscriptionPattern`, which the broker
+                evaluates (`group.protocol=consumer`). No names at all unsubscribe, as in the Java client; a listener
+                that is a coroutine function is told of that by the next `poll`, `commit` or `close`.
             listener: Told when partitions come and go.
 
         Raises:
             InvalidGroupIdError: There is no `group.id`.
-            IllegalStateError: Partitions were assigned, or a pattern and names mixed; `unsubscribe` first.
-            TypeError: It is neither names nor a compiled pattern of text, or the listener lacks a method.
+            IllegalStateError: Partitions were assigned, or patterns and names mixed: `unsubscribe` first. Or a
+                `SubscriptionPattern` is given with `group.protocol=classic`.
+            TypeError: It is neither names nor a pattern of text, or the listener lacks a method.
             ClosedError: The consumer was closed.
         """
         self._check_here()
         core = self._core
         core.life.check_open()
         check_listener(listener)
-        wanted = topics if isinstance(topics, re.Pattern) else as_topics(topics)
+        wanted = topics if isinstance(topics, re.Pattern | SubscriptionPattern) else as_topics(topics)
         group = core.group()
         self._collector.settle()
         if isinstance(wanted, re.Pattern):
             group.subscribe_pattern(wanted, listener)
+        elif isinstance(wanted, SubscriptionPattern):
+            group.subscribe_remotely(wanted, listener)
         elif wanted:
             group.subscribe(wanted, listener)
         else:
@@ -122,7 +129,8 @@ class ConsumerBase:
             tell_listener()
 
     def subscription(self) -> set[str]:
-        """The topics subscribed to; with a pattern those that match now."""
+        """The topics subscribed to; with a pattern those that match now, with a `SubscriptionPattern` those that this
+        consumer has partitions of."""
         return set(self._core.subscriptions.topics)
 
     @property
@@ -300,6 +308,9 @@ class ConsumerBase:
     def enforce_rebalance(self, reason: str = "enforce_rebalance was called") -> None:
         """Have the group rebalance with the next `poll`.
 
+        With `group.protocol=consumer` the broker decides when to: then this does nothing but log a warning, as in the
+        Java client.
+
         Raises:
             InvalidGroupIdError: There is no `group.id`.
             ClosedError: The consumer was closed.
@@ -343,7 +354,7 @@ def _split_arguments(given: Iterable[Any], config: ConfigInput) -> tuple[list[st
             raise TypeError(
                 f"topics are given one by one, as in Consumer('a', 'b'): write *{shown(item)}, or subscribe to it"
             )
-        elif isinstance(item, re.Pattern):
+        elif isinstance(item, re.Pattern | SubscriptionPattern):
             raise TypeError(f"a pattern is given to subscribe, as in consumer.subscribe({shown(item)})")
         elif config is None:
             config = item

@@ -103,7 +103,8 @@ class Consumer(ConsumerBase):
             timeout: Seconds to wait for brokers; None is 30, 0 neither commits nor waits.
             leave_group: Whether the group is told, so that the other members share its partitions at once (KIP-1092).
                 None: yes, unless it is a static member. With False the group waits for `session.timeout.ms` for a
-                member that comes back, which only a static one does.
+                member that comes back, which only a static one does. With `group.protocol=consumer` a static member's
+                partitions wait for it unless this is True, for as long as the broker's session timeout.
 
         Raises:
             TypeError: `leave_group` is not True, False or None.

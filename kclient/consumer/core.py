@@ -31,6 +31,7 @@ from kclient.consumer.group.coordinator import CoordinatorAccess
 from kclient.consumer.group.driver import JOIN_CHANNEL, GroupDriver
 from kclient.consumer.group.member import GroupMember
 from kclient.consumer.group.rebalance import Rebalance
+from kclient.consumer.group.remote_member import RemoteMember
 from kclient.consumer.life import ConsumerLife
 from kclient.consumer.metrics import ConsumerMetrics
 from kclient.consumer.notices import Notices, PendingErrors
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kclient.config import ConsumerConfig
+    from kclient.consumer.group.membership import Membership
     from kclient.types import TopicPartition
 
 logger: logging.Logger = logging.getLogger("kclient.consumer")
@@ -105,7 +107,7 @@ class ConsumerCore:
             cluster=self.cluster,
             wakeup=self._fetch_wakeup,
         )
-        member = None if settings.member is None else GroupMember(settings.member, settings.assignors)
+        member = _membership(settings)
         self._topics = TopicWatch(
             clock=clock,
             lock=self._lock,
@@ -166,7 +168,7 @@ class ConsumerCore:
 
     # ------------------------------------------------------------------ putting together
 
-    def _make_group(self, member: GroupMember, settings: ConsumerSettings, attempts: Attempts) -> ConsumerGroup:
+    def _make_group(self, member: Membership, settings: ConsumerSettings, attempts: Attempts) -> ConsumerGroup:
         wake_group = self._group_wakeup.set
         coordinator = CoordinatorAccess(
             clock=self.clock,
@@ -220,7 +222,7 @@ class ConsumerCore:
             wake_fetch=self._fetch_wakeup.set,
         )
 
-    def _make_group_driver(self, member: GroupMember, group: ConsumerGroup, request_timeout: float) -> GroupDriver:
+    def _make_group_driver(self, member: Membership, group: ConsumerGroup, request_timeout: float) -> GroupDriver:
         return GroupDriver(
             clock=self.clock,
             lock=self._lock,
@@ -451,3 +453,10 @@ class ConsumerCore:
         finally:
             self.waits.signal_progress()
             self.readiness.signal()
+
+
+def _membership(settings: ConsumerSettings) -> Membership | None:
+    """The membership by the protocol that was chosen; None without a `group.id`."""
+    if settings.member is None:
+        return None
+    return RemoteMember(settings.member) if settings.remote else GroupMember(settings.member, settings.assignors)

@@ -52,7 +52,7 @@ class Departure:
     def unsubscribe(
         self, reason: str = "the consumer unsubscribed", timeout: float = _LEAVE_PATIENCE, tell: bool | None = None
     ) -> Script:
-        """Give everything up and leave the group; `tell`: see `GroupMember.leave`."""
+        """Give everything up and leave the group; `tell`: see `Membership.leave`."""
         if self._group is None:
             self._control.unsubscribe()
             return
@@ -63,7 +63,7 @@ class Departure:
     def close(self, timeout: float, tell: bool | None = None) -> Script:
         """Commit, leave the group, end the tasks, and tell what is due: also of the commits that this gives up.
 
-        `tell`: see `GroupMember.leave`.
+        `tell`: see `Membership.leave`.
         """
         error: Exception | None = None
         try:

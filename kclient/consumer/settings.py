@@ -38,6 +38,8 @@ class ConsumerSettings:
 
     member: MemberSettings | None
     """None without a `group.id`."""
+    remote: bool
+    """Whether the broker assigns the partitions (`group.protocol=consumer`)."""
     assignors: tuple[Assignor, ...]
     fetch: FetchSettings
     policy: ResetPolicy
@@ -64,6 +66,7 @@ class ConsumerSettings:
         _check_assignors(assignors)
         return cls(
             member=_member(config),
+            remote=config.group_protocol == "consumer",
             assignors=assignors,
             fetch=_fetch(config),
             policy=ResetPolicy.parse(config.auto_offset_reset),
@@ -94,6 +97,7 @@ def _member(config: ConsumerConfig) -> MemberSettings | None:
         retry_backoff=_backoff(config),
         request_timeout=config.request_timeout_ms / 1000,
         client_rack=config.client_rack or None,
+        remote_assignor=config.group_remote_assignor or None,
     )
 
 

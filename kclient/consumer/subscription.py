@@ -27,6 +27,8 @@ class SubscriptionKind(PlainEnum):
     """`subscribe` with a list of topics: the group decides."""
     PATTERN = "pattern"
     """`subscribe` with a pattern: the group decides."""
+    REMOTE_PATTERN = "remote pattern"
+    """`subscribe` with a `SubscriptionPattern`: the group decides, and the broker which topics match."""
     ASSIGNED = "assigned"
     """`assign`: the caller decides."""
 
@@ -260,13 +262,16 @@ class SubscriptionState:
 
     @property
     def topics(self) -> frozenset[str]:
-        """The subscribed topics; with a pattern those that match it now."""
+        """The subscribed topics; with a pattern those that match it now, or where the broker knows that, those that it
+        has assigned partitions of."""
+        if self.kind is SubscriptionKind.REMOTE_PATTERN:
+            return frozenset(tp.topic for tp in self._partitions)
         return self._topics
 
     @property
     def uses_group(self) -> bool:
         """Whether a group decides which partitions are read."""
-        return self.kind in {SubscriptionKind.TOPICS, SubscriptionKind.PATTERN}
+        return self.kind in {SubscriptionKind.TOPICS, SubscriptionKind.PATTERN, SubscriptionKind.REMOTE_PATTERN}
 
     def subscribe(self, topics: Collection[str]) -> bool:
         """Subscribe to topics; True if that changes anything.
@@ -285,6 +290,14 @@ class SubscriptionState:
         """
         self._set_kind(SubscriptionKind.PATTERN)
         self.pattern = pattern
+
+    def subscribe_remotely(self) -> None:
+        """Subscribe to the topics that match a pattern which the broker evaluates.
+
+        Raises:
+            IllegalStateError: The consumer reads in another way already.
+        """
+        self._set_kind(SubscriptionKind.REMOTE_PATTERN)
 
     def match(self, topics: Iterable[str]) -> bool:
         """Choose from all topics by the pattern; True if that changes the subscription."""

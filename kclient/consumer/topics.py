@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kclient.cluster import Cluster
     from kclient.concurrency import MomentLock
     from kclient.consumer.fetch.control import FetchControl
-    from kclient.consumer.group.member import GroupMember
+    from kclient.consumer.group.membership import Membership
     from kclient.consumer.notices import PendingErrors
     from kclient.consumer.subscription import SubscriptionState
     from kclient.errors import KafkaError
@@ -43,7 +43,7 @@ class TopicWatch:
         clock: Callable[[], float],
         lock: MomentLock,
         subscriptions: SubscriptionState,
-        member: GroupMember | None,
+        member: Membership | None,
         control: FetchControl,
         errors: PendingErrors,
         cluster: Cluster,

@@ -12,6 +12,7 @@ import pytest
 
 from kclient.cluster.client_state import CLIENT_TABLE, ClientEvent, ClientState
 from kclient.cluster.connections import LINK_TABLE, LinkEvent, LinkState
+from kclient.consumer.group.remote_states import REMOTE_TABLE, RemoteEvent, RemoteState
 from kclient.consumer.group.states import (
     COORDINATOR_TABLE,
     ERRAND_TABLE,
@@ -82,6 +83,7 @@ MACHINES = {
     "partition": Machine(PARTITION_TABLE, PartitionState, PartitionEvent, "gateway.md"),
     "position": Machine(POSITION_TABLE, PositionState, PositionEvent, "fetching.md"),
     "producer id": Machine(PRODUCER_ID_TABLE, ProducerIdPhase, ProducerIdEvent, "producer.md"),
+    "remote member": Machine(REMOTE_TABLE, RemoteState, RemoteEvent, "coordinator.md"),
     "session": Machine(SESSION_TABLE, SessionState, SessionEvent, "connection.md"),
     "transaction": Machine(TRANSACTION_TABLE, TransactionState, TransactionEvent, "transactions.md"),
 }

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kclient.cluster import version_for
+from kclient.cluster import ZERO_ID, version_for
 from kclient.consumer.group.coordinator import CHANNEL
-from kclient.consumer.group.offsets import FETCH_MAX_VERSION, committed_offsets, committed_request
-from kclient.errors import BrokerConnectionError, KafkaError, KafkaTimeoutError, RefreshCoordinatorError
+from kclient.consumer.group.offsets import FETCH_LAST_WITH_NAMES, committed_offsets, committed_request
+from kclient.errors import (
+    BrokerConnectionError,
+    KafkaError,
+    KafkaTimeoutError,
+    RefreshCoordinatorError,
+    StaleMemberEpochError,
+    UnknownMemberIdError,
+)
 from kclient.protocol.messages import OffsetFetchRequest
 
 if TYPE_CHECKING:
@@ -17,7 +24,7 @@ if TYPE_CHECKING:
     from kclient.concurrency import MomentLock
     from kclient.consumer.attempts import Attempts
     from kclient.consumer.group.coordinator import CoordinatorAccess
-    from kclient.consumer.group.member import GroupMember
+    from kclient.consumer.group.membership import Membership
     from kclient.types import OffsetAndMetadata, TopicPartition
 
 
@@ -35,7 +42,7 @@ class CommittedLookup:
     def __init__(
         self,
         lock: MomentLock,
-        member: GroupMember,
+        member: Membership,
         coordinator: CoordinatorAccess,
         cluster: Cluster,
         attempts: Attempts,
@@ -75,21 +82,33 @@ class CommittedLookup:
         self, partitions: Iterable[TopicPartition], timeout: float
     ) -> dict[TopicPartition, OffsetAndMetadata | KafkaError | None]:
         """One attempt of `fetch`, which tells of each partition what is known."""
-        member = self._member
+        member, wanted = self._member, list(partitions)
         node = await self._coordinator.node(timeout)
         with self._lock:
             epoch = member.lookup.epoch
+            identity = member.fetch_identity()
         try:
             connection = await self._cluster.connection(node, CHANNEL)
-            version = version_for(connection, OffsetFetchRequest, FETCH_MAX_VERSION)
-            request = committed_request(member.settings.group_id, partitions, version)
-            found = committed_offsets(await connection.request(request, version))
+            topic_ids = self._topic_ids(wanted)
+            version = version_for(connection, OffsetFetchRequest, None if topic_ids else FETCH_LAST_WITH_NAMES)
+            request = committed_request(member.settings.group_id, wanted, version, identity, topic_ids)
+            found = committed_offsets(await connection.request(request, version), topic_ids)
         except KafkaError as error:
+            if identity is not None and isinstance(error, StaleMemberEpochError | UnknownMemberIdError):
+                # a heartbeat is about to tell who this member is by now, or that it is none any more
+                raise type(error)(error.message, retriable=True) from error
             if isinstance(error, RefreshCoordinatorError | BrokerConnectionError | KafkaTimeoutError):
                 self._coordinator.failed(f"fetching committed offsets failed: {error}", epoch)
             raise
         self._coordinator.answered(epoch)
         return found
+
+    def _topic_ids(self, partitions: Iterable[TopicPartition]) -> dict[bytes, str]:
+        """The topics' names by their ids; empty unless all are known."""
+        snapshot = self._cluster.snapshot
+        names = {tp.topic for tp in partitions}
+        ids = {snapshot.topic_id(name): name for name in names}
+        return {} if ZERO_ID in ids or len(ids) < len(names) else ids
 
     def unanswered(self) -> str:
         """Who is asked, as one that does not answer; empty where nobody is known."""

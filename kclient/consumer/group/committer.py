@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from kclient.consumer.attempts import Attempts
     from kclient.consumer.group.auto_commit import AutoCommit
     from kclient.consumer.group.coordinator import CoordinatorAccess
-    from kclient.consumer.group.member import GroupMember
+    from kclient.consumer.group.membership import Membership
     from kclient.consumer.group.offsets import CommitAnswer
     from kclient.consumer.interfaces import CommitCallback
     from kclient.consumer.metrics import ConsumerMetrics
@@ -93,7 +93,7 @@ class Committer:
         *,
         clock: Callable[[], float],
         lock: MomentLock,
-        member: GroupMember,
+        member: Membership,
         coordinator: CoordinatorAccess,
         subscriptions: SubscriptionState,
         cluster: Cluster,
@@ -262,6 +262,8 @@ class Committer:
         with self._lock:
             epoch = self._member.lookup.epoch
             deleted = self._subscriptions.deleted(commit.places)
+            if identity.generation_id >= 0:
+                identity = commit.identity = self._member.renewed(identity, commit.offsets)
         left = {tp: offset for tp, offset in commit.offsets.items() if tp not in deleted}
         if not left:
             self._miss(commit, deleted, [])
@@ -286,7 +288,7 @@ class Committer:
         with self._lock:
             self._subscriptions.doubt({tp: places.topic_ids.get(tp) for tp in answer.unknown})
         if answer.code:
-            raise self._coordinator.commit_refused(answer.code, identity, epoch)
+            raise self._coordinator.commit_refused(answer.code, identity, epoch, places.offsets)
         self._coordinator.answered(epoch)
         if answer.unknown:
             self._cluster.request_update()  # they may have been deleted, and created again

@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     from kclient.consumer.group.auto_commit import AutoCommit
     from kclient.consumer.group.committed import CommittedLookup
     from kclient.consumer.group.committer import Committer
-    from kclient.consumer.group.member import GroupMember
+    from kclient.consumer.group.membership import Membership
     from kclient.consumer.group.rebalance import Rebalance
     from kclient.consumer.interfaces import CommitCallback, RebalanceListener
     from kclient.consumer.notices import Notices
+    from kclient.consumer.patterns import SubscriptionPattern
     from kclient.consumer.subscription import Places, SubscriptionState
     from kclient.consumer.waits import Waits
     from kclient.types import OffsetAndMetadata, TopicPartition
@@ -59,7 +60,7 @@ class ConsumerGroup:
         *,
         clock: Callable[[], float],
         lock: MomentLock,
-        member: GroupMember,
+        member: Membership,
         subscriptions: SubscriptionState,
         committer: Committer,
         auto_commit: AutoCommit,
@@ -71,7 +72,7 @@ class ConsumerGroup:
         wake_group: Callable[[], None],
         wake_fetch: Callable[[], None],
     ) -> None:
-        self.member: GroupMember = member
+        self.member: Membership = member
         self.committer: Committer = committer
         self.auto_commit: AutoCommit = auto_commit
         self.committed: CommittedLookup = committed
@@ -114,6 +115,20 @@ class ConsumerGroup:
         self._wake_group()
         self._wake_fetch()
 
+    def subscribe_remotely(self, pattern: SubscriptionPattern, listener: RebalanceListener | None) -> None:
+        """Subscribe to all topics that match in the broker's eyes.
+
+        Raises:
+            IllegalStateError: Brokers evaluate no patterns in this protocol.
+        """
+        with self._lock:
+            self.member.check_remote_patterns()
+            self._subscriptions.subscribe_remotely()
+            self._subscriptions.listener = listener
+            self.member.subscribe_remotely(pattern.pattern)
+        self._wake_group()
+        self._wake_fetch()
+
     def owned(self) -> tuple[list[TopicPartition], bool]:
         """The partitions that the group gave, and whether they are others' by now."""
         with self._lock:
@@ -142,9 +157,9 @@ class ConsumerGroup:
         """
         if not self.in_use:
             return
-        before = self.member.state
+        outside = self.member.outside
         self.member.polled(now)
-        if self.member.state is not before:
+        if outside and not self.member.outside:
             self._wake_group()
 
     def commit_if_due(self, now: float) -> None:
@@ -202,7 +217,7 @@ class ConsumerGroup:
     # ------------------------------------------------------------------ leaving
 
     def leave(self, reason: str, tell: bool | None = None) -> None:
-        """Be no member any more; the coordinator is told in the background, see `GroupMember.leave`."""
+        """Be no member any more; the coordinator is told in the background, see `Membership.leave`."""
         with self._lock:
             self.member.leave(reason, tell)
         self._wake_group()

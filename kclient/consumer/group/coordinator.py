@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from kclient.cluster import Cluster
     from kclient.concurrency import MomentLock
-    from kclient.consumer.group.member import GroupMember
+    from kclient.consumer.group.membership import Membership
     from kclient.consumer.group.model import ConsumerGroupMetadata
     from kclient.consumer.subscription import SubscriptionState
     from kclient.consumer.waits import Waits
     from kclient.errors import KafkaError
+    from kclient.types import TopicPartition
 
 CHANNEL = "coordinator"
 """Heartbeats and commits have a connection of their own: brokers answer a connection in order."""
@@ -37,7 +38,7 @@ class CoordinatorAccess:
         *,
         clock: Callable[[], float],
         lock: MomentLock,
-        member: GroupMember,
+        member: Membership,
         subscriptions: SubscriptionState,
         cluster: Cluster,
         waits: Waits,
@@ -87,10 +88,12 @@ class CoordinatorAccess:
         with self._lock:
             self._member.lookup.answered(epoch)
 
-    def commit_refused(self, code: int, identity: ConsumerGroupMetadata, epoch: int) -> KafkaError:
-        """A commit was answered with an error code: what to raise, see `GroupMember.commit_refused`."""
+    def commit_refused(
+        self, code: int, identity: ConsumerGroupMetadata, epoch: int, partitions: Collection[TopicPartition]
+    ) -> KafkaError:
+        """A commit was answered with an error code: what to raise, see `Membership.commit_refused`."""
         with self._lock:
-            error = self._member.commit_refused(code, identity, epoch, self._clock())
+            error = self._member.commit_refused(code, identity, epoch, self._clock(), partitions)
         self._wake_group()
         return error
 

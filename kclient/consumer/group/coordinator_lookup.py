@@ -16,8 +16,9 @@ from kclient.errors import KafkaError
 from kclient.state_tables import next_state
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kclient.consumer.group.model import GroupRequest, MemberSettings
-    from kclient.consumer.group.requests import GroupRequests
 
 logger: logging.Logger = logging.getLogger("kclient.consumer.coordinator")
 
@@ -27,10 +28,10 @@ class CoordinatorLookup:
 
     Args:
         settings: The configuration.
-        requests: Makes the requests.
+        find_coordinator: Makes the request.
     """
 
-    def __init__(self, settings: MemberSettings, requests: GroupRequests) -> None:
+    def __init__(self, settings: MemberSettings, find_coordinator: Callable[[], GroupRequest]) -> None:
         self.state: CoordinatorState = CoordinatorState.UNKNOWN
         self.node: int | None = None
         """Node id of the coordinator, while it is known."""
@@ -39,7 +40,7 @@ class CoordinatorLookup:
         self.retry_at: float = 0.0
         """Nobody is asked before."""
         self._settings = settings
-        self._requests = requests
+        self._find_coordinator = find_coordinator
         self._failures = 0
         """How often none was found, or the one failed, since one answered as such."""
         self._lookup: GroupRequest | None = None
@@ -55,7 +56,7 @@ class CoordinatorLookup:
         if now < self.retry_at:
             return self.retry_at
         self._go(CoordinatorEvent.ASKED)
-        self._lookup = self._requests.find_coordinator()
+        self._lookup = self._find_coordinator()
         requests.append(self._lookup)
         return inf
 
@@ -137,7 +138,7 @@ class CoordinatorLookup:
             return inf
         if now < self._check_at:
             return self._check_at
-        self._check = self._requests.find_coordinator()
+        self._check = self._find_coordinator()
         requests.append(self._check)
         return inf
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from kclient.cluster import version_for
 from kclient.consumer.group.coordinator import CHANNEL
 from kclient.consumer.group.model import RequestKind
+from kclient.consumer.group.topic_names import ask_names
 from kclient.errors import KafkaError
 from kclient.protocol.errors import EncodeError
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from kclient.cluster import Cluster
     from kclient.concurrency import MomentLock, Wakeup
     from kclient.consumer.group.committer import Committer
-    from kclient.consumer.group.member import GroupMember
+    from kclient.consumer.group.membership import Membership
     from kclient.consumer.group.model import GroupRequest
     from kclient.consumer.tasks import BackgroundTasks
     from kclient.net.connection import Connection
@@ -53,7 +54,7 @@ class GroupDriver:
         *,
         clock: Callable[[], float],
         lock: MomentLock,
-        member: GroupMember,
+        member: Membership,
         cluster: Cluster,
         tasks: BackgroundTasks,
         wakeup: Wakeup,
@@ -85,6 +86,8 @@ class GroupDriver:
                 self._tasks.spawn(self._exchange, request, name=request.kind.value)
             if todo.refresh is not None:
                 self._tasks.spawn(self._refresh, todo.refresh, name="metadata before joining")
+            if todo.resolve:
+                self._tasks.spawn(self._resolve, todo.resolve, name="names of assigned topics")
             if topics != self._topics:
                 self._topics = topics
                 self._on_topics()
@@ -103,6 +106,19 @@ class GroupDriver:
             logger.info("group %s: joining without fresh metadata: %s", self._member.settings.group_id, error)
         with self._lock:
             self._member.refreshed(refresh)
+        self._wakeup.set()
+
+    async def _resolve(self, topic_ids: frozenset[bytes]) -> None:
+        """Find the names of topics that were assigned by their ids."""
+        known = self._cluster.snapshot.names
+        names = {topic_id: known[topic_id] for topic_id in topic_ids & known.keys()}
+        try:
+            if len(names) < len(topic_ids):
+                names |= await self._cluster.ask_any(lambda connection: ask_names(connection, topic_ids - names.keys()))
+        except KafkaError as error:
+            logger.info("group %s: the names of assigned topics: %s", self._member.settings.group_id, error)
+        with self._lock:
+            self._member.resolved(names, self._clock())
         self._wakeup.set()
 
     async def _exchange(self, request: GroupRequest) -> None:

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Errand(Generic[T]):
-    """A request that `GroupMember.next` gives out once, when it is due; without I/O or clock."""
+    """A request that `Membership.next` gives out once, when it is due; without I/O or clock."""
 
     def __init__(self) -> None:
         self.state: ErrandState = ErrandState.NONE

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from kclient.consumer.group.assignors import Assignor, RebalanceProtocol, common_protocol
 from kclient.consumer.group.consumer_protocol import decode_assignment
-from kclient.consumer.group.coordinator_lookup import CoordinatorLookup
 from kclient.consumer.group.errand import Errand
-from kclient.consumer.group.holding import Holding
 from kclient.consumer.group.leader import GroupLeader
+from kclient.consumer.group.membership import Membership
 from kclient.consumer.group.model import (
     Complete,
     ConsumerGroupMetadata,
@@ -34,7 +33,6 @@ from kclient.consumer.group.refusals import (
     max_poll_exceeded,
     membership_lost,
     no_common_assignor,
-    not_a_member,
     too_late,
 )
 from kclient.consumer.group.requests import GroupRequests, read_subscriptions
@@ -43,10 +41,11 @@ from kclient.consumer.group.states import (
     MemberEvent,
     MemberState,
 )
-from kclient.consumer.group.timers import Heartbeats, PollTimer
+from kclient.consumer.group.timers import Heartbeats
 from kclient.errors import (
     ClosedError,
     ErrorCode,
+    IllegalStateError,
     KafkaError,
     error_for,
 )
@@ -66,8 +65,8 @@ _ABSENT = frozenset({MemberState.UNJOINED, MemberState.FAILED, MemberState.FENCE
 _BEATING = frozenset(set(MemberState) - _ABSENT - {MemberState.JOINING})
 
 
-class GroupMember:
-    """One consumer's membership in its group.
+class GroupMember(Membership):
+    """One consumer's membership in its group, by the classic protocol.
 
     Args:
         settings: The configuration.
@@ -75,34 +74,20 @@ class GroupMember:
     """
 
     def __init__(self, settings: MemberSettings, assignors: Sequence[Assignor]) -> None:
-        self.settings = settings
+        self._requests = GroupRequests(settings, list(assignors))
+        super().__init__(settings, self._requests.find_coordinator)
         self.protocol: RebalanceProtocol = common_protocol(assignors)
         self.state: MemberState = MemberState.UNJOINED
-        self.error: KafkaError | None = None
-        """Why the group refused this member; the next poll raises it."""
-        self.metadata: ConsumerGroupMetadata = ConsumerGroupMetadata(
-            settings.group_id, group_instance_id=settings.group_instance_id
-        )
-        self._was: ConsumerGroupMetadata | None = None
-        """Who it was when it was lost or refused."""
-        self.rebalances: int = 0
-        """How many times an assignment was completed."""
         self._assignors = {assignor.name: assignor for assignor in assignors}
-        self._requests = GroupRequests(settings, list(assignors))
-        self.lookup: CoordinatorLookup = CoordinatorLookup(settings, self._requests)
         self._leader = GroupLeader()
         self._heartbeats = Heartbeats(settings.heartbeat_interval, settings.session_timeout)
         self._topics: frozenset[str] | None = None
         self._by_pattern = False
-        self._holding = Holding()
-        self._lost_error: KafkaError | None = None
         self._rejoin_reason: str | None = None
         self._join_reason = ""
         self._protocol_name = ""
         self._assignments: dict[str, bytes] = {}
         self._complete: Complete | None = None
-        self._leave: Errand[GroupRequest] = Errand()
-        self._wanted = False
         # requests under way, and times before which none is sent
         self._joining: GroupRequest | None = None
         self._heartbeat: GroupRequest | None = None
@@ -110,17 +95,11 @@ class GroupMember:
         self._join_failures = 0
         self._refresh: Errand[object] = Errand()
         """The refresh of the metadata that joining waits for."""
-        self._polls = PollTimer(settings.max_poll_interval)
         self._receivers: dict[RequestKind, Callable[[Any, float], None]] = {
             RequestKind.JOIN: self._on_join,
             RequestKind.SYNC: self._on_sync,
             RequestKind.HEARTBEAT: self._on_heartbeat,
         }
-
-    @property
-    def coordinator(self) -> int | None:
-        """Node id of the coordinator, while it is known."""
-        return self.lookup.node
 
     # ------------------------------------------------------------------ what the user does
 
@@ -137,6 +116,25 @@ class GroupMember:
         if new != self._topics:
             self._topics = new
             self.request_rejoin("the subscription changed")
+
+    def subscribe_remotely(self, pattern: str) -> None:
+        """Brokers do not evaluate patterns in the classic protocol.
+
+        Raises:
+            IllegalStateError: Always.
+        """
+        self.check_remote_patterns()
+
+    def check_remote_patterns(self) -> None:
+        """Brokers do not evaluate patterns in the classic protocol.
+
+        Raises:
+            IllegalStateError: Always.
+        """
+        raise IllegalStateError(
+            "a SubscriptionPattern is evaluated by the broker, which needs group.protocol=consumer; with "
+            "group.protocol=classic subscribe to a compiled pattern (re.compile)"
+        )
 
     def request_rejoin(self, reason: str) -> None:
         """Have the group rebalance, once the next poll comes."""
@@ -167,9 +165,10 @@ class GroupMember:
         """Whether there is no membership, and none on its way: a poll has to begin one, or to raise why not."""
         return self.state in _ABSENT
 
-    def wait_in_poll(self, begins: bool, now: float) -> None:
-        """The user begins to wait inside `poll`, or ends it; `max.poll.interval.ms` does not count that time."""
-        self._polls.waits(begins, now)
+    @property
+    def fenced(self) -> bool:
+        """Whether another consumer took over this `group.instance.id`."""
+        return self.state is MemberState.FENCED
 
     def take_error(self) -> KafkaError:
         """Why the group refused this member, to be raised; what comes next tries again, unless it was fenced."""
@@ -207,6 +206,9 @@ class GroupMember:
         if self._by_pattern:
             self._refresh.want(object())
         self._start_joining(MemberEvent.PREPARED, now)
+
+    def begin(self, step: Complete) -> None:
+        """Partitions are given up for a step: nothing else can take its place anyway while the membership lasts."""
 
     def took_over(self, step: Complete) -> None:
         """What `Complete` assigns is read from now on, though the step may be broken off before it is done."""
@@ -248,45 +250,23 @@ class GroupMember:
         self._holding.give_up()
         self._lost_error = self._was = None
 
-    @property
-    def leaving(self) -> bool:
-        """Whether a LeaveGroup request is due or on its way."""
-        return self._leave.pending
+    def renewed(self, identity: ConsumerGroupMetadata, partitions: Collection[TopicPartition]) -> ConsumerGroupMetadata:
+        """As whom to commit: as who asked for it, since nothing is taken over from one generation to the next."""
+        return identity
 
-    def want_coordinator(self) -> None:
-        """Look the coordinator up even without being a member, for commits."""
-        self._wanted = True
+    def fetch_identity(self) -> None:
+        """Anybody may ask for the committed offsets of a group of this protocol."""
+        return
 
-    def commit_identity(self) -> ConsumerGroupMetadata:
-        """As whom to commit.
-
-        Raises:
-            CommitFailedError: The consumer is no member (any more); says why.
-            FencedInstanceIdError: Another consumer took over the instance id.
-        """
-        if self.state is MemberState.FENCED and self.error is not None:
-            raise self.error
-        if self.metadata.generation_id < 0:
-            raise not_a_member(self.settings, self._lost_error) from self._lost_error
-        return self.metadata
-
-    def transactional_identity(self) -> ConsumerGroupMetadata:
-        """As whom a transaction commits offsets: who was lost says who it was, and the coordinator refuses it.
-
-        Offsets of nobody in particular would be taken, since that is what producers without a member send (KIP-447).
-        """
-        metadata = self.metadata  # once: another thread may change it
-        return metadata if metadata.generation_id >= 0 or self._was is None else self._was
-
-    def commit_refused(self, code: int, identity: ConsumerGroupMetadata, epoch: int, now: float) -> KafkaError:
-        """A commit was answered with an error code: what to raise (retriable or not), with the state adjusted.
-
-        Args:
-            code: The error code.
-            identity: As whom it was made; the consumer may be somebody else by now.
-            epoch: The `lookup.epoch` when it was sent.
-            now: Monotonic time in seconds.
-        """
+    def commit_refused(
+        self,
+        code: int,
+        identity: ConsumerGroupMetadata,
+        epoch: int,
+        now: float,
+        partitions: Collection[TopicPartition] = (),
+    ) -> KafkaError:
+        """A commit was answered with an error code: what to raise (retriable or not), with the state adjusted."""
         present = identity == self.metadata and identity.generation_id >= 0 and self.state not in _ABSENT
         if code in _COORDINATOR_GONE:
             self.lose_coordinator(f"a commit was answered with {ErrorCode(code).name}", now, epoch)
@@ -348,6 +328,9 @@ class GroupMember:
         if self._refresh.is_for(refresh):
             self._refresh.end()
 
+    def resolved(self, names: Mapping[bytes, str], now: float) -> None:
+        """Nobody asks for names: members of this protocol name topics to each other."""
+
     def awaits(self, request: GroupRequest) -> bool:
         """Whether the request is still of interest; one that could not leave before has lost its sense else.
 
@@ -397,22 +380,11 @@ class GroupMember:
 
     @property
     def _needs_coordinator(self) -> bool:
-        return self._wanted or self.state not in _ABSENT
+        return self._sought or self.state not in _ABSENT
 
     def _not_found(self, error: KafkaError | None) -> None:
         if error is not None and not error.retriable and self._needs_coordinator:
             self._fail(error)
-
-    def lose_coordinator(self, reason: str, now: float, epoch: int | None = None) -> None:
-        """The coordinator cannot be reached or is another broker by now: look it up again.
-
-        Args:
-            reason: Why, for the log.
-            now: Monotonic time in seconds.
-            epoch: The `lookup.epoch` of which that is known; nothing happens if another was found since.
-        """
-        if self.lookup.lose(reason, now, epoch):
-            self._lost_coordinator()
 
     def _lost_coordinator(self) -> None:
         self._heartbeat = None
@@ -512,9 +484,9 @@ class GroupMember:
         self._complete = Complete(wanted, user_data, self.metadata.generation_id, self._protocol_name)
         self._go(MemberEvent.SYNCED)
 
-    def assignor(self, name: str) -> Assignor:
-        """The assignor of that name."""
-        return self._assignors[name]
+    def tell_assignor(self, step: Complete) -> None:
+        """The assignor is told what was assigned; what it raises is the user's."""
+        self._assignors[step.protocol].on_assignment(step.assigned, step.user_data, step.generation_id)
 
     def _join_refused(self, code: int, now: float) -> None:
         """JoinGroup or SyncGroup was answered with an error."""

@@ -35,6 +35,8 @@ class MemberSettings:
     """`request.timeout.ms`"""
     client_rack: str | None = None
     """`client.rack`"""
+    remote_assignor: str | None = None
+    """`group.remote.assignor`: which of the broker's assignors the group should use; None leaves it to the broker."""
 
 
 class RequestKind(Enum):
@@ -45,11 +47,12 @@ class RequestKind(Enum):
     SYNC = "SyncGroup"
     HEARTBEAT = "Heartbeat"
     LEAVE = "LeaveGroup"
+    CONSUMER_HEARTBEAT = "ConsumerGroupHeartbeat"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupRequest:
-    """A request to send; its answer goes to `GroupMember.received`, an error to `failed`."""
+    """A request to send; its answer goes to `Membership.received`, an error to `failed`."""
 
     kind: RequestKind
     node_id: int | None
@@ -72,7 +75,9 @@ class Todo:
     wake_at: float = inf
     """Monotonic time in seconds; infinite if only an event can change anything."""
     refresh: object | None = None
-    """Fetch the metadata anew and say so to `GroupMember.refreshed`, with this object."""
+    """Fetch the metadata anew and say so to `Membership.refreshed`, with this object."""
+    resolve: frozenset[bytes] = frozenset()
+    """Ids of topics whose names are to be found, and told to `Membership.resolved`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 COMMIT_LAST_WITH_NAMES = 9
 """Later versions name topics by id: what was read of a deleted topic is not committed to its namesake."""
-FETCH_MAX_VERSION = 9
+FETCH_LAST_WITH_NAMES = 9
+"""Later versions name topics by id: what was committed of a deleted topic is not taken for its namesake's."""
 
 _FIRST_WITH_GROUPS = 8
 _FIRST_WITH_STABLE = 7
@@ -105,11 +106,25 @@ def read_commit(response: OffsetCommitResponse, request: OffsetCommitRequest) ->
     return CommitAnswer(first, unknown)
 
 
-def committed_request(group_id: str, partitions: Iterable[TopicPartition], version: int) -> OffsetFetchRequest:
+def committed_request(
+    group_id: str,
+    partitions: Iterable[TopicPartition],
+    version: int,
+    identity: ConsumerGroupMetadata | None = None,
+    topic_ids: Mapping[bytes, str] | None = None,
+) -> OffsetFetchRequest:
     """The request for committed offsets, for the version that was negotiated.
 
     It waits out transactions that are about to commit offsets (KIP-447), whatever the isolation level.
+
+    Args:
+        group_id: The group.
+        partitions: Those that are asked for.
+        version: Of the request; beyond `FETCH_LAST_WITH_NAMES` all topics' ids have to be known.
+        identity: Who asks, to be refused when it is no member any more; None for nobody in particular.
+        topic_ids: The topics' names by their ids, as far as they are known.
     """
+    ids = {name: topic_id for topic_id, name in (topic_ids or {}).items()}
     topics: dict[str, list[int]] = defaultdict(list)
     for tp in partitions:
         topics[tp.topic].append(tp.partition)
@@ -117,8 +132,13 @@ def committed_request(group_id: str, partitions: Iterable[TopicPartition], versi
     if version >= _FIRST_WITH_GROUPS:
         group = OffsetFetchRequestGroup(
             group_id=group_id,
-            topics=[OffsetFetchRequestTopics(name=name, partition_indexes=found) for name, found in topics.items()],
+            topics=[
+                OffsetFetchRequestTopics(name=name, topic_id=ids.get(name, ZERO_ID), partition_indexes=found)
+                for name, found in topics.items()
+            ],
         )
+        if identity is not None:
+            group.member_id, group.member_epoch = identity.member_id, identity.generation_id
         return OffsetFetchRequest(groups=[group], require_stable=stable)
     return OffsetFetchRequest(
         group_id=group_id,
@@ -127,8 +147,14 @@ def committed_request(group_id: str, partitions: Iterable[TopicPartition], versi
     )
 
 
-def committed_offsets(response: OffsetFetchResponse) -> dict[TopicPartition, OffsetAndMetadata | KafkaError | None]:
+def committed_offsets(
+    response: OffsetFetchResponse, topic_ids: Mapping[bytes, str] | None = None
+) -> dict[TopicPartition, OffsetAndMetadata | KafkaError | None]:
     """The committed offset of each partition, or why it is not told; None where nothing was committed.
+
+    Args:
+        response: The answer.
+        topic_ids: The topics' names by their ids, which later versions answer with.
 
     Raises:
         KafkaError: The answer is an error, or that of a partition says that another broker is to be asked.
@@ -139,7 +165,8 @@ def committed_offsets(response: OffsetFetchResponse) -> dict[TopicPartition, Off
     found: dict[TopicPartition, OffsetAndMetadata | KafkaError | None] = {}
     for topic in answer.topics:
         for partition in topic.partitions:
-            tp = TopicPartition(topic.name, partition.partition_index)
+            name = topic.name or (topic_ids or {}).get(bytes(topic.topic_id), "")
+            tp = TopicPartition(name, partition.partition_index)
             error = _partition_error(partition.error_code, tp) if partition.error_code else None
             if isinstance(error, RefreshCoordinatorError):  # the first versions say so of each partition
                 raise error

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kclient.consumer.actions import ScriptPart, Told
     from kclient.consumer.group.auto_commit import AutoCommit
     from kclient.consumer.group.committer import Committer
-    from kclient.consumer.group.member import GroupMember
+    from kclient.consumer.group.membership import Membership
     from kclient.consumer.subscription import SubscriptionState
     from kclient.consumer.waits import Waits
     from kclient.types import TopicPartition
@@ -56,7 +56,7 @@ class Rebalance:
         *,
         clock: Callable[[], float],
         lock: MomentLock,
-        member: GroupMember,
+        member: Membership,
         subscriptions: SubscriptionState,
         partitions: AssignedPartitions,
         committer: Committer,
@@ -146,6 +146,8 @@ class Rebalance:
                 return False
             with self._lock:
                 due = subscriptions.ended == ended and member.is_due(step)
+                if due:
+                    member.begin(step)
             if due:
                 error = yield from self.give_up(going, False)
         with self._lock:  # else the membership has ended: what is kept is lost, and what was assigned never taken over
@@ -155,7 +157,7 @@ class Rebalance:
         if due:
             self._partitions.take_over(step.assigned)
             try:
-                member.assignor(step.protocol).on_assignment(step.assigned, step.user_data, step.generation_id)
+                member.tell_assignor(step)
                 if subscriptions.listener is not None:
                     added = sorted(set(step.assigned) - before)
                     yield Call(subscriptions.listener.on_partitions_assigned, (added,))

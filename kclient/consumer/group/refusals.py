@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 from kclient.errors import (
     CommitFailedError,
+    ErrorCode,
     FencedInstanceIdError,
     InconsistentGroupProtocolError,
     KafkaError,
     MaxPollExceededError,
+    UnsupportedVersionError,
     error_for,
 )
 
@@ -71,3 +73,43 @@ def no_common_assignor(
         f"Group {settings.group_id!r} {why}; this consumer's partition.assignment.strategy has "
         f"{', '.join(assignors)}. All members need one in common"
     )
+
+
+def protocol_not_served(settings: MemberSettings, cause: KafkaError) -> UnsupportedVersionError:
+    """The broker does not assign partitions itself (KIP-848)."""
+    error = UnsupportedVersionError(
+        f"The broker does not serve group.protocol=consumer (KIP-848), by which group {settings.group_id!r} was to be "
+        "joined: set group.protocol=classic, or use Kafka 4.0 or newer with the feature group.version=1"
+    )
+    error.__cause__ = cause
+    return error
+
+
+def remote_membership_lost(settings: MemberSettings, code: int, explanation: str) -> KafkaError:
+    """The broker that assigns the partitions does not count on the member any more; the explanation may say why."""
+    error = error_for(code)
+    error.message = (
+        f"The consumer lost its membership in group {settings.group_id!r}: {explanation}. It gives its partitions up "
+        "and joins again"
+    )
+    return error
+
+
+def remotely_refused(settings: MemberSettings, code: int, told: str | None) -> KafkaError:
+    """The broker that assigns the partitions refuses the member; what it told says why."""
+    error = error_for(code)
+    error.message = f"Group {settings.group_id!r}: {error.message}"
+    if told:
+        error.message += f" The broker says: {told}"
+    if remedy := _REMEDIES.get(code):
+        error.message += f" {remedy}"
+    return error
+
+
+_REMEDIES: dict[int, str] = {
+    ErrorCode.UNRELEASED_INSTANCE_ID: "Each consumer needs a group.instance.id of its own; close the other one.",
+    ErrorCode.UNSUPPORTED_ASSIGNOR: "Brokers have those of group.consumer.assignors, by default uniform and range.",
+    ErrorCode.GROUP_MAX_SIZE_REACHED: "The brokers' group.consumer.max.size says how many members a group may have.",
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "The consumer needs the right to describe and to read what it subscribes to.",
+    ErrorCode.INVALID_REGULAR_EXPRESSION: "A SubscriptionPattern is in RE2's syntax, which has no look-around.",
+}

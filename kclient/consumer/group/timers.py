@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from math import inf
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kclient.cluster import Backoff
 
 
 class Heartbeats:
@@ -56,6 +60,64 @@ class Heartbeats:
         return (
             f"the broker does not know it (any more): it restarted the group, removed the member, or no heartbeat "
             f"reached it within {limit}"
+        )
+
+
+class RemoteHeartbeats:
+    """The times of one member's heartbeats where the broker says how often they are due.
+
+    Args:
+        backoff: How soon to try again what failed.
+    """
+
+    def __init__(self, backoff: Backoff) -> None:
+        self._backoff = backoff
+        self._interval = 0.0
+        self._due = 0.0
+        self._retry_at = 0.0
+        self._failures = 0
+        self._stall = 0.0
+
+    def due(self, *, changed: bool) -> float:
+        """When to send the next one; at once if something has changed that the broker has to know."""
+        return self._retry_at if changed else max(self._due, self._retry_at)
+
+    def sent(self, now: float) -> None:
+        """A heartbeat goes out."""
+        self._due = now + self._interval
+
+    def answered(self, interval: float) -> None:
+        """A heartbeat was answered: the next one is due so many seconds after that was sent."""
+        self._due += interval - self._interval
+        self._interval = interval
+        self.again()
+        self._stall = 0.0
+
+    def failed(self, now: float) -> None:
+        """A heartbeat came to nothing."""
+        self._failures += 1
+        self._retry_at = now + self._backoff.seconds(self._failures)
+
+    def again(self) -> None:
+        """What comes next need not wait for what failed before."""
+        self._failures = 0
+        self._retry_at = 0.0
+
+    def stalled(self, seconds: float) -> None:
+        """Nothing could be sent for this long, because the event loop was blocked."""
+        self._stall = max(self._stall, seconds)
+
+    def explanation(self) -> str:
+        """Why the broker may have given the member up."""
+        if self._interval and self._stall >= self._interval:
+            return (
+                f"the event loop was blocked for {self._stall:.1f} s, and the broker wants a heartbeat every "
+                f"{self._interval:g} s; move blocking work to a thread (or use kclient.sync), or raise the group's "
+                "consumer.session.timeout.ms"
+            )
+        return (
+            "the broker removed the member, gave its partitions to others because it had not given them up within "
+            "max.poll.interval.ms, or no heartbeat reached it within the group's consumer.session.timeout.ms"
         )
 
 

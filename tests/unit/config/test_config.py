@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 import runpy
 from pathlib import Path
 from typing import Any
@@ -267,9 +268,23 @@ def test_security_is_named() -> None:
     assert producer(security_protocol="plaintext").security_protocol == "PLAINTEXT"
 
 
-def test_group_protocol_names_what_works() -> None:
-    with pytest.raises(NotYetSupportedError, match=r"group\.protocol = 'consumer'.* what works is 'classic'"):
-        consumer(group_id="g", group_protocol="CONSUMER")
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("session.timeout.ms", 10_000), ("heartbeat.interval.ms", 100), ("partition.assignment.strategy", "range")],
+)
+def test_settings_of_the_classic_protocol_alone(name: str, value: Any) -> None:
+    """As in the Java client: the broker has them else."""
+    with pytest.raises(ConfigError, match=rf"{re.escape(name)} cannot be set with group\.protocol=consumer: "):
+        consumer({name: value}, group_id="g", group_protocol="CONSUMER")
+    assert consumer({name: value}, group_id="g", group_protocol="classic").group_protocol == "classic"
+
+
+def test_settings_of_the_consumer_protocol_alone() -> None:
+    with pytest.raises(ConfigError, match=r"group\.remote\.assignor cannot be set with group\.protocol=classic"):
+        consumer(group_id="g", group_remote_assignor="uniform")
+    assert consumer(group_id="g", group_remote_assignor="").group_remote_assignor is None
+    found = consumer(group_id="g", group_protocol="Consumer", group_remote_assignor="uniform", group_instance_id="one")
+    assert (found.group_protocol, found.group_remote_assignor) == ("consumer", "uniform")
 
 
 @pytest.mark.parametrize(
