@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from kclient.acls import AclOperation, AclPermissionType, PatternType, ResourceType
 from kclient.admin.acl_types import ANY_HOST, AclBinding, AclBindingFilter, as_bindings, as_filter, as_filters
-from kclient.admin.base import AdminBase, Outcome, check_code, failure
+from kclient.admin.answers import as_told, check_code, failure
+from kclient.admin.base import AdminBase, Outcome
 from kclient.admin.types import raise_failures
 from kclient.cluster import Trial, version_for
 from kclient.errors import UnsupportedVersionError
@@ -166,7 +167,8 @@ def _removed(asked: AclBindingFilter, row: DeleteAclsFilterResult) -> tuple[list
 def _binding(
     resource: DescribeAclsResource | DeleteAclsMatchingAcl, acl: AclDescription | DeleteAclsMatchingAcl
 ) -> AclBinding:
-    return AclBinding(
+    return as_told(
+        AclBinding,
         resource_type=ResourceType(resource.resource_type),
         resource_name=resource.resource_name,
         pattern_type=PatternType(resource.pattern_type),

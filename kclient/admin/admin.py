@@ -9,7 +9,7 @@ from typing import Any, Self
 import anyio
 
 from kclient.admin.acls import AclOperations
-from kclient.admin.base import check_code
+from kclient.admin.answers import check_code
 from kclient.admin.configs import ConfigOperations
 from kclient.admin.features import FeatureOperations
 from kclient.admin.group_members import GroupMemberOperations

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import anyio
 
+from kclient.admin.answers import LateAnswers, check_code, failure, left_out, told_late
 from kclient.admin.types import raise_failures
 from kclient.arguments import check_timeout, in_seconds
 from kclient.cluster import GROUP, Cluster, ClusterSnapshot, Trial, retry, topic_error
@@ -25,9 +25,7 @@ from kclient.errors import (
     LeaderNotAvailableError,
     NotControllerError,
     ThrottlingQuotaExceededError,
-    UnknownServerError,
     UnknownTopicOrPartitionError,
-    error_for,
 )
 from kclient.net.connection import Connection
 from kclient.protocol.message import ApiMessage
@@ -53,8 +51,6 @@ _LONGEST = 2**31 - 1
 _PASSING = frozenset({ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.THROTTLING_QUOTA_EXCEEDED})
 """What controllers answer that another attempt may cure. (Other codes are retriable in other places only: a topic that
 is to be deleted and is unknown stays unknown.)"""
-_LACKING = re.compile(r"Request Request\(.*\) (?:needs ([A-Z_]+) permission|is not authorized)\.?", re.DOTALL)
-"""What brokers say of rights that a user lacks: it shows the request with all that it consists of in Java."""
 _SHORTEST = 1.0
 """Seconds that a broker is given at least before another one is asked to change something."""
 
@@ -81,6 +77,15 @@ class AdminBase:
         """The time of a whole call."""
         check_timeout(timeout)
         return self._config.default_api_timeout_ms / 1000 if timeout is None else timeout
+
+    def _patience_ends(self, timeout: float | None, patience: float = UNKNOWN_TOPIC_PATIENCE) -> float:
+        """Until when to ask again for what is unknown: well before the call's time is over, or nobody hears that it is.
+
+        Args:
+            timeout: the call's time in seconds; None takes `default.api.timeout.ms`.
+            patience: seconds at most.
+        """
+        return self._cluster.clock() + min(patience, self._seconds(timeout) / 2)
 
     @contextmanager
     def _steps(self, timeout: float | None, what: str) -> Iterator[Callable[[], float]]:
@@ -166,16 +171,17 @@ class AdminBase:
                 raise
             again: KafkaError | None = None
             for key, error in outcomes.items():
+                if key not in left:
+                    continue  # nobody asked for that
                 put_off = isinstance(error, ThrottlingQuotaExceededError)
                 if error is not None and error.code in _PASSING and (retry_on_quota_violation or not put_off):
                     last[key] = again = error
                     if error.code == ErrorCode.REQUEST_TIMED_OUT:
                         unanswered.add(key)
                     continue
-                left.pop(key, None)
+                del left[key]
                 if error is not None and done is not None and isinstance(error, done) and key in unanswered:
-                    text = f"{error.message} (An earlier attempt that got no answer may have done it.)"
-                    error = error_for(error.code or 0, text)
+                    error = told_late(error)
                 if error is not None:
                     failures[name(key)] = error
             if again is not None:
@@ -191,9 +197,7 @@ class AdminBase:
                     put_off = isinstance(last.get(key), ThrottlingQuotaExceededError)
                     failures[name(key)] = last[key] if put_off else error
             else:
-                for key in left:
-                    text = f"{name(key)}: the broker's answer does not tell what became of it"
-                    failures[name(key)] = UnknownServerError(text)
+                failures |= left_out(left, (), name)
         return failures
 
     async def _exchange(
@@ -270,14 +274,20 @@ class AdminBase:
         *,
         timeout: float | None,
         what: str,
+        done: type[KafkaError] | tuple[type[KafkaError], ...] = (),
     ) -> M:
-        """As `_ask_controller`, until it is answered without an error of the whole answer, or refused for good."""
+        """As `_ask_controller`, until it is answered without an error of the whole answer, or refused for good.
+
+        `done`: what the broker answers where it has been done already.
+        """
+        attempts = LateAnswers(done)
 
         async def ask(trial: Trial) -> M:
-            answer: Any = await self._ask_controller(trial, message, response, timeout)
-            check_code(answer.error_code, what, answer.error_message)
-            found: M = answer
-            return found
+            with attempts.one():
+                answer: Any = await self._ask_controller(trial, message, response, timeout)
+                check_code(answer.error_code, what, answer.error_message)
+                found: M = answer
+                return found
 
         return await self._retrying(ask, timeout, what)
 
@@ -404,7 +414,7 @@ class AdminBase:
             what: the call, as the start of a sentence.
         """
         results: dict[TopicPartition, T] = {}
-        patience_ends = self._cluster.clock() + UNKNOWN_TOPIC_PATIENCE
+        patience_ends = self._patience_ends(timeout)
 
         async def attempt(trial: Trial) -> dict[TopicPartition, T]:
             missing = [tp for tp in partitions if tp not in results]
@@ -416,9 +426,12 @@ class AdminBase:
 
             async def ask(node_id: int) -> None:
                 connection = await self._cluster.connection(node_id, trial=trial)
+                asked = set(by_leader[node_id])
                 told = await operation(trial, connection, by_leader[node_id])
                 failures: dict[str, KafkaError] = {}
                 for tp, (code, value) in told.items():
+                    if tp not in asked:
+                        continue  # nobody asked for that
                     error = failure(code, str(tp))
                     if error is None:
                         results[tp] = value
@@ -427,7 +440,7 @@ class AdminBase:
                 again = next((error for error in failures.values() if error.retriable), None)
                 if again is not None:
                     raise again
-                raise_failures(what, failures)
+                raise_failures(what, {**failures, **left_out(by_leader[node_id], told)})
 
             await self._all(by_leader, ask)
             return {tp: results[tp] for tp in partitions}
@@ -459,35 +472,7 @@ def _by_leader(
     return led
 
 
-def failure(code: int, subject: str, message: str | None = None) -> KafkaError | None:
-    """The error of a code, its text beginning with what it is about; None for no error."""
-    if not code:
-        return None
-    lacking = _LACKING.fullmatch(message or "")
-    if lacking is not None:
-        message = f"this user needs the operation {lacking[1]} on the cluster" if lacking[1] else None
-    text = message or error_for(code).message
-    name = subject.partition(" ")[2].strip("'")
-    # brokers often begin with it themselves: "Topic 'flights' already exists."
-    told = name and text.lower().startswith((f"{subject} ".lower(), f"{subject.partition(' ')[0]} {name} ".lower()))
-    return error_for(code, text if told else f"{subject}: {text}")
-
-
-def check_code(code: int, subject: str, message: str | None = None) -> None:
-    """Raises the error of a code, if it is one."""
-    error = failure(code, subject, message)
-    if error is not None:
-        raise error
-
-
 def is_missing(snapshot: ClusterSnapshot, tp: TopicPartition) -> bool:
     """Whether the metadata say that there is no such partition."""
     error = topic_error(snapshot, tp.topic)
     return snapshot.partition(tp) is None and (error is None or isinstance(error, UnknownTopicOrPartitionError))
-
-
-def check_retriable(code: int, subject: str) -> None:
-    """Raises a code that another attempt may cure, so that `_retrying` makes one."""
-    error = failure(code, subject)
-    if error is not None and error.retriable:
-        raise error

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
+from kclient.admin.answers import check_code, failure
 from kclient.admin.arguments import Change, as_changes, as_resource_types, as_resources, broker_of
-from kclient.admin.base import AdminBase, Outcome, check_code, failure
+from kclient.admin.base import AdminBase, Outcome
 from kclient.admin.types import (
     ConfigEntry,
     ConfigResource,
@@ -107,6 +108,8 @@ class ConfigOperations(AdminBase):
             left = set(groups[node_id])
             for result in response.results:
                 resource = ConfigResource(ConfigResourceType(result.resource_type), result.resource_name)
+                if resource not in left:
+                    continue  # nobody asked for that
                 left.discard(resource)
                 error = failure(result.error_code, _subject(resource), result.error_message)
                 if error is not None and error.code == ErrorCode.INVALID_REQUEST and resource.type in _SINCE:

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from kclient.admin.types import GroupDescription, MemberDescription, operations_in
-from kclient.errors import ProtocolError
+from kclient.cluster import version_for
+from kclient.errors import ProtocolError, UnsupportedVersionError
+from kclient.net.connection import Connection
 from kclient.protocol.embedded import decode_embedded
 from kclient.protocol.message import ApiMessage
 from kclient.protocol.messages import (
@@ -47,6 +49,15 @@ class GroupDescriber:
     response: type[ApiMessage]
     description: Callable[[Any, Node], GroupDescription]
     """From the group in the response, and its coordinator."""
+
+
+def is_served(connection: Connection, request: type[ApiMessage]) -> bool:
+    """Whether a broker takes such a request in a version that kclient knows."""
+    try:
+        version_for(connection, request)
+    except UnsupportedVersionError:
+        return False
+    return True
 
 
 def _classic(group: DescribeGroupsResponseDescribedGroup, coordinator: Node) -> GroupDescription:

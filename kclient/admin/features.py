@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from kclient.admin.answers import check_code
 from kclient.admin.arguments import as_broker_id
-from kclient.admin.base import AdminBase, check_code
+from kclient.admin.base import AdminBase
 from kclient.admin.feature_types import (
     FeatureMetadata,
     FeatureUpdate,

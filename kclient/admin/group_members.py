@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+from kclient.admin.answers import check_code, failure, told_late
 from kclient.admin.arguments import check_group
-from kclient.admin.base import Outcome, check_code, failure
+from kclient.admin.base import Outcome
 from kclient.admin.describing import CLASSIC
 from kclient.admin.groups import GroupOperations
 from kclient.admin.types import raise_failures
@@ -132,6 +133,5 @@ class GroupMemberOperations(GroupOperations):
         for member in unanswered:
             error = failures.get(str(member))
             if isinstance(error, UnknownMemberIdError):
-                text = f"{error.message} (An earlier attempt that got no answer may have done it.)"
-                failures[str(member)] = UnknownMemberIdError(text)
+                failures[str(member)] = told_late(error)
         return failures

@@ -6,9 +6,10 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
+from kclient.admin.answers import LateAnswers, check_code, check_retriable, failure, left_out, row_of
 from kclient.admin.arguments import as_target, check_group
-from kclient.admin.base import UNKNOWN_TOPIC_PATIENCE, check_code, check_retriable, failure, is_missing
-from kclient.admin.describing import KINDS, SHARE
+from kclient.admin.base import is_missing
+from kclient.admin.describing import KINDS, SHARE, is_served
 from kclient.admin.listing import Listing
 from kclient.admin.topics import TopicOperations
 from kclient.admin.types import (
@@ -141,17 +142,22 @@ class GroupOperations(TopicOperations):
         async def ask(trial: Trial, connection: Connection, coordinator: Node) -> GroupDescription:
             subject = f"Group {shown(group_id)}"
             missing: KafkaError | None = None
+
+            def described(answer: Any) -> Any:
+                return row_of(answer.groups, lambda row: row.group_id == group_id, subject)
+
             for kind in KINDS:
-                if kind.response.API_KEY not in connection.api_versions:
+                request = kind.request(group_id, operations)
+                if kind is not KINDS[0] and not is_served(connection, type(request)):
                     continue
                 response: Any = await self._exchange(
                     trial,
                     connection,
-                    kind.request(group_id, operations),
+                    request,
                     kind.response,
-                    check=lambda answer: check_retriable(answer.groups[0].error_code, subject),
+                    check=lambda answer: check_retriable(described(answer).error_code, subject),
                 )
-                (group,) = response.groups
+                group = described(response)
                 if group.error_code == ErrorCode.NONE and group.group_state != "Dead":
                     return kind.description(group, coordinator)
                 error = failure(group.error_code, subject, group.error_message)
@@ -168,7 +174,7 @@ class GroupOperations(TopicOperations):
 
         Raises:
             GroupNotEmptyError: the group has members; stop them first.
-            GroupIdNotFoundError: there is no such group.
+            GroupIdNotFoundError: there is none; the text says so where an unanswered attempt may have deleted it.
             PartialFailureError: several could not be deleted; the others were.
             TypeError: the names are not a list of strings.
         """
@@ -176,14 +182,15 @@ class GroupOperations(TopicOperations):
         await self._each_named(names, lambda group_id: self._delete_group(group_id, timeout), "Deleting groups")
 
     async def _delete_group(self, group_id: str, timeout: float | None) -> None:
+        subject, attempts = f"Group {shown(group_id)}", LateAnswers(GroupIdNotFoundError)
+
+        def check(answer: DeleteGroupsResponse) -> None:
+            check_code(row_of(answer.results, lambda row: row.group_id == group_id, subject).error_code, subject)
+
         async def ask(trial: Trial, connection: Connection, coordinator: Node) -> None:
-            await self._exchange(
-                trial,
-                connection,
-                DeleteGroupsRequest(groups_names=[group_id]),
-                DeleteGroupsResponse,
-                check=lambda answer: check_code(answer.results[0].error_code, f"Group {shown(group_id)}"),
-            )
+            request = DeleteGroupsRequest(groups_names=[group_id])
+            with attempts.one():
+                await self._exchange(trial, connection, request, DeleteGroupsResponse, check=check)
 
         await self._at_coordinator(group_id, ask, timeout=timeout, what=f"Deleting group {shown(group_id)}")
 
@@ -240,7 +247,7 @@ class GroupOperations(TopicOperations):
                 connection,
                 request,
                 OffsetFetchResponse,
-                check=lambda answer: found.update(_committed(answer, version)),
+                check=lambda answer: found.update(_committed(answer, group_id, version)),
                 max_version=_LAST_VERSION_WITH_NAMES,
             )
             return found
@@ -263,13 +270,13 @@ class GroupOperations(TopicOperations):
         """
         check_group(group_id)
         wanted = by_partition(offsets, as_offset, "offsets")
-        patience_ends = self._cluster.clock() + UNKNOWN_TOPIC_PATIENCE
+        patience_ends = self._patience_ends(timeout)
 
         def check(answer: OffsetCommitResponse) -> None:
             again = _COORDINATOR_PASSING
             if self._cluster.clock() < patience_ends:  # the coordinator may learn of a new topic a moment later
                 again |= {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
-            _check_offset_codes("Altering offsets", group_id, answer.topics, again)
+            _check_offset_codes("Altering offsets", group_id, wanted, answer.topics, again)
 
         async def ask(trial: Trial, connection: Connection, coordinator: Node) -> None:
             await self._exchange(
@@ -303,7 +310,7 @@ class GroupOperations(TopicOperations):
 
         def check(answer: OffsetDeleteResponse) -> None:
             check_code(answer.error_code, f"Group {shown(group_id)}")
-            _check_offset_codes("Deleting offsets", group_id, answer.topics, _COORDINATOR_PASSING)
+            _check_offset_codes("Deleting offsets", group_id, wanted, answer.topics, _COORDINATOR_PASSING)
 
         async def ask(trial: Trial, connection: Connection, coordinator: Node) -> None:
             by_topic: dict[str, list[OffsetDeleteRequestPartition]] = defaultdict(list)
@@ -444,9 +451,9 @@ def _to_commit(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> list[Offs
     return [OffsetCommitRequestTopic(name=name, partitions=parts) for name, parts in by_topic.items()]
 
 
-def _committed(response: OffsetFetchResponse, version: int) -> dict[TopicPartition, OffsetAndMetadata]:
+def _committed(response: OffsetFetchResponse, group_id: str, version: int) -> dict[TopicPartition, OffsetAndMetadata]:
     if version >= 8:
-        (group,) = response.groups
+        group = row_of(response.groups, lambda row: row.group_id == group_id, f"Group {shown(group_id)}")
         code = group.error_code
         found: Iterable[tuple[str, Iterable[OffsetFetchResponsePartition | OffsetFetchResponsePartitions]]] = [
             (topic.name, topic.partitions) for topic in group.topics
@@ -472,18 +479,21 @@ def _committed(response: OffsetFetchResponse, version: int) -> dict[TopicPartiti
 def _check_offset_codes(
     what: str,
     group_id: str,
+    wanted: Iterable[TopicPartition],
     topics: Iterable[OffsetCommitResponseTopic | OffsetDeleteResponseTopic],
     again: Collection[int],
 ) -> None:
     """Raises what became of offsets; for a code in `again`, so that another attempt is made."""
     failures: dict[str, KafkaError] = {}
+    told: set[TopicPartition] = set()
     for topic in topics:
         for part in topic.partitions:
             tp = TopicPartition(topic.name, part.partition_index)
+            told.add(tp)
             error = failure(part.error_code, f"Group {shown(group_id)}, {tp}")
             if error is not None:
                 if part.error_code in again:
                     raise error
                 error.retriable = False
                 failures[str(tp)] = error
-    raise_failures(what, failures)
+    raise_failures(what, {**failures, **left_out(wanted, told)})

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-from kclient.admin.base import AdminBase, Outcome, check_code, failure
+from kclient.admin.answers import check_code, failure
+from kclient.admin.base import AdminBase, Outcome
 from kclient.admin.listing import Listing
 from kclient.admin.log_dir_types import (
     LogDirDescription,
@@ -21,7 +22,7 @@ from kclient.admin.types import raise_failures
 from kclient.arguments import as_partitions
 from kclient.cluster import Trial
 from kclient.cluster.asking import every_answer
-from kclient.errors import KafkaError
+from kclient.errors import ClusterAuthorizationError, KafkaError
 from kclient.net.connection import Connection
 from kclient.protocol.messages import (
     AlterReplicaLogDir,
@@ -167,6 +168,10 @@ class LogDirOperations(AdminBase):
                 DescribeLogDirsResponse,
                 check=lambda answer: check_code(answer.error_code, f"Broker {node_id}"),
             )
+            if not response.results:  # each broker has one at least; those before Kafka 3.2 have no code for this
+                raise ClusterAuthorizationError(
+                    f"Broker {node_id} tells nothing: this user may not describe the cluster"
+                )
             return sorted((_described(node_id, row) for row in response.results), key=lambda each: each.path)
 
         return await self._at_every_broker(ask, timeout=timeout, what=_DESCRIBING, brokers=brokers)

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from kclient.admin.answers import as_told, check_code
 from kclient.admin.arguments import as_broker_id
-from kclient.admin.base import AdminBase, check_code
+from kclient.admin.base import AdminBase
 from kclient.admin.quorum_types import QuorumInfo, QuorumReplica, RaftVoterEndpoint, as_directory_id, as_endpoints
 from kclient.admin.types import topic_id_text
 from kclient.arguments import check_flag, check_text
 from kclient.cluster import Trial, version_for
-from kclient.errors import InvalidRequestError
+from kclient.errors import (
+    BrokerIdNotRegisteredError,
+    DuplicateVoterError,
+    InvalidRequestError,
+    VoterNotFoundError,
+)
 from kclient.net.connection import Connection
 from kclient.protocol.messages import (
     AddRaftVoterRequest,
@@ -84,7 +90,7 @@ class QuorumOperations(AdminBase):
             timeout: seconds; the default is `default.api.timeout.ms`.
 
         Raises:
-            DuplicateVoterError: it is one.
+            DuplicateVoterError: it is one; the text says so where an unanswered attempt may have made it one.
             InvalidRequestError: it does not follow, or not closely enough.
             InconsistentClusterIdError: the cluster has another id.
             ClusterAuthorizationError: this user may not alter the cluster.
@@ -108,7 +114,9 @@ class QuorumOperations(AdminBase):
                 request.ack_when_committed = wait_for_commit
             return request
 
-        await self._answer_of_controller(message, AddRaftVoterResponse, timeout=timeout, what=what)
+        await self._answer_of_controller(
+            message, AddRaftVoterResponse, timeout=timeout, what=what, done=DuplicateVoterError
+        )
 
     async def remove_raft_voter(
         self, voter_id: int, directory_id: str, *, cluster_id: str | None = None, timeout: float | None = None
@@ -122,7 +130,7 @@ class QuorumOperations(AdminBase):
             timeout: seconds; the default is `default.api.timeout.ms`.
 
         Raises:
-            VoterNotFoundError: it is none.
+            VoterNotFoundError: it is none; the text says so where an unanswered attempt may have removed it.
             InvalidRequestError: it is the only one.
             InconsistentClusterIdError: the cluster has another id.
             ClusterAuthorizationError: this user may not alter the cluster.
@@ -133,7 +141,9 @@ class QuorumOperations(AdminBase):
         what = f"Removing voter {number}"
         _check_cluster_id(cluster_id)
         request = RemoveRaftVoterRequest(cluster_id=cluster_id, voter_id=number, voter_directory_id=directory)
-        await self._answer_of_controller(lambda _: request, RemoveRaftVoterResponse, timeout=timeout, what=what)
+        await self._answer_of_controller(
+            lambda _: request, RemoveRaftVoterResponse, timeout=timeout, what=what, done=VoterNotFoundError
+        )
 
     async def unregister_broker(self, broker_id: int, *, timeout: float | None = None) -> None:
         """Has the cluster forget a broker that will not return (KIP-631; Kafka 2.8).
@@ -143,7 +153,8 @@ class QuorumOperations(AdminBase):
             timeout: seconds; the default is `default.api.timeout.ms`.
 
         Raises:
-            BrokerIdNotRegisteredError: the cluster knows none of this id.
+            BrokerIdNotRegisteredError: the cluster knows none of this id; the text says so where an unanswered attempt
+                may have made it forget the broker.
             ClusterAuthorizationError: this user may not alter the cluster.
             UnsupportedVersionError: the brokers keep no registrations (those with ZooKeeper, and gateways).
             TypeError, ValueError: this is no id.
@@ -151,7 +162,9 @@ class QuorumOperations(AdminBase):
         number = as_broker_id(broker_id)
         what = f"Unregistering broker {number}"
         request = UnregisterBrokerRequest(broker_id=number)
-        await self._answer_of_controller(lambda _: request, UnregisterBrokerResponse, timeout=timeout, what=what)
+        await self._answer_of_controller(
+            lambda _: request, UnregisterBrokerResponse, timeout=timeout, what=what, done=BrokerIdNotRegisteredError
+        )
 
 
 def _check_cluster_id(cluster_id: object) -> None:
@@ -161,7 +174,9 @@ def _check_cluster_id(cluster_id: object) -> None:
 
 def _info(row: DescribeQuorumResponsePartitionData, response: DescribeQuorumResponse) -> QuorumInfo:
     nodes = {
-        node.node_id: tuple(RaftVoterEndpoint(each.name, each.host, each.port) for each in node.listeners)
+        node.node_id: tuple(
+            as_told(RaftVoterEndpoint, listener=each.name, host=each.host, port=each.port) for each in node.listeners
+        )
         for node in sorted(response.nodes, key=lambda node: node.node_id)
     }
     return QuorumInfo(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 
-from kclient.admin.base import AdminBase, Outcome, failure
+from kclient.admin.answers import as_told, failure
+from kclient.admin.base import AdminBase, Outcome
 from kclient.admin.quota_types import (
     TYPES,
     ClientQuotaEntity,
@@ -147,4 +148,5 @@ def _entity_of(
     if not rows or any(row.entity_type not in _ATTRIBUTES for row in rows):
         return None
     names = {_ATTRIBUTES[row.entity_type]: row.entity_name for row in rows}
-    return ClientQuotaEntity(**{each: QuotaName.DEFAULT if name is None else name for each, name in names.items()})
+    told = {each: QuotaName.DEFAULT if name is None else name for each, name in names.items()}
+    return as_told(ClientQuotaEntity, **{**dict.fromkeys(_ATTRIBUTES.values()), **told})

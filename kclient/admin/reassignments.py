@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
+from kclient.admin.answers import check_code, failure, left_out
 from kclient.admin.arguments import as_election_type, as_replicas
-from kclient.admin.base import AdminBase, Outcome, check_code, failure
+from kclient.admin.base import AdminBase, Outcome
 from kclient.admin.types import ElectionType, PartitionReassignment, raise_failures
 from kclient.arguments import as_partitions, by_partition
 from kclient.cluster import Trial, version_for
@@ -143,16 +144,18 @@ class ReassignmentOperations(AdminBase):
 
         Returns:
             For each partition why there was no election, such as `ElectionNotNeededError`; None if there was. With
-            `partitions=None` those are left out that needed none.
+            `partitions=None` those are left out that needed none. An `UnknownServerError` where the broker does not
+            tell.
 
         Raises:
             UnsupportedVersionError: the broker (before Kafka 2.4) knows no unclean elections.
         """
         kind = as_election_type(election_type)
         topics: dict[str, list[int]] | None = None
+        named = [] if partitions is None else as_partitions(partitions)
         if partitions is not None:
             topics = defaultdict(list)
-            for topic, index in as_partitions(partitions):
+            for topic, index in named:
                 topics[topic].append(index)
         milliseconds = self._milliseconds(timeout)
         what = "Electing leaders"
@@ -184,6 +187,7 @@ class ReassignmentOperations(AdminBase):
             again = next((e for e in found.values() if isinstance(e, NotControllerError | RequestTimedOutError)), None)
             if again is not None:
                 raise again
-            return found
+            untold = {tp: left_out([tp], found).get(str(tp)) for tp in named if tp not in found}
+            return {**found, **untold}
 
         return await self._retrying(ask, timeout, what)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 
+from kclient.admin.answers import LateAnswers, check_code, failure, left_out, row_of
 from kclient.admin.arguments import check_group
-from kclient.admin.base import check_code, failure
 from kclient.admin.groups import GroupOperations
 from kclient.admin.share_offset_types import SharePartitionOffset
 from kclient.admin.types import raise_failures
 from kclient.arguments import as_names, as_offset, as_partitions, by_partition, shown
 from kclient.cluster import Trial
-from kclient.errors import KafkaError
+from kclient.errors import KafkaError, UnknownTopicOrPartitionError
 from kclient.net.connection import Connection
 from kclient.protocol.messages import (
     AlterShareGroupOffsetsRequest,
@@ -63,11 +63,14 @@ class ShareOffsetOperations(GroupOperations):
                     self._check()
                     return {}
             answer = await self._share_group_offsets(group_id, chosen, left(), what)
+        asked = None if chosen is None else set(chosen)
         found: dict[TopicPartition, SharePartitionOffset] = {}
         failures: dict[str, KafkaError] = {}
         for topic in answer.topics:
             for row in topic.partitions:
                 tp = TopicPartition(topic.topic_name, row.partition_index)
+                if asked is not None and tp not in asked:
+                    continue  # nobody asked for that
                 error = failure(row.error_code, f"Group {shown(group_id)}, {tp}", row.error_message)
                 if error is not None:
                     failures[str(tp)] = error
@@ -94,8 +97,13 @@ class ShareOffsetOperations(GroupOperations):
             ]
         group = DescribeShareGroupOffsetsRequestGroup(group_id=group_id, topics=topics)
 
+        subject = f"Group {shown(group_id)}"
+
+        def described(answer: DescribeShareGroupOffsetsResponse) -> DescribeShareGroupOffsetsResponseGroup:
+            return row_of(answer.groups, lambda row: row.group_id == group_id, subject)
+
         def check(answer: DescribeShareGroupOffsetsResponse) -> None:
-            check_code(answer.groups[0].error_code, f"Group {shown(group_id)}", answer.groups[0].error_message)
+            check_code(described(answer).error_code, subject, described(answer).error_message)
 
         async def ask(
             trial: Trial, connection: Connection, coordinator: Node
@@ -107,7 +115,7 @@ class ShareOffsetOperations(GroupOperations):
                 DescribeShareGroupOffsetsResponse,
                 check=check,
             )
-            return response.groups[0]
+            return described(response)
 
         return await self._at_coordinator(group_id, ask, timeout=timeout, what=what)
 
@@ -159,13 +167,15 @@ class ShareOffsetOperations(GroupOperations):
             return
         response = await self._at_coordinator(group_id, ask, timeout=timeout, what=what)
         failures: dict[str, KafkaError] = {}
+        told: set[TopicPartition] = set()
         for topic in response.responses:
             for row in topic.partitions:
                 tp = TopicPartition(topic.topic_name, row.partition_index)
+                told.add(tp)
                 error = failure(row.error_code, f"Group {shown(group_id)}, {tp}", row.error_message)
                 if error is not None:
                     failures[str(tp)] = error
-        raise_failures(what, failures)
+        raise_failures(what, {**failures, **left_out(wanted, told)})
 
     async def delete_share_group_offsets(
         self, group_id: str, topics: Collection[str], *, timeout: float | None = None
@@ -182,7 +192,8 @@ class ShareOffsetOperations(GroupOperations):
         Raises:
             GroupNotEmptyError: the group has members; stop them first.
             GroupIdNotFoundError: there is no such group, or it is no share group.
-            UnknownTopicOrPartitionError: there is no such topic.
+            UnknownTopicOrPartitionError: there is no such topic, or the group has nothing of it to forget; the text
+                says so where an unanswered attempt may have done it.
             GroupAuthorizationError: this user may not delete what the group has.
             UnsupportedVersionError: the brokers have no share groups (a gateway has none).
             PartialFailureError: several were refused; the others are forgotten.
@@ -195,14 +206,14 @@ class ShareOffsetOperations(GroupOperations):
             group_id=group_id, topics=[DeleteShareGroupOffsetsRequestTopic(topic_name=name) for name in names]
         )
 
+        attempts = LateAnswers(UnknownTopicOrPartitionError)
+
+        def check(answer: DeleteShareGroupOffsetsResponse) -> None:
+            check_code(answer.error_code, f"Group {shown(group_id)}", answer.error_message)
+
         async def ask(trial: Trial, connection: Connection, coordinator: Node) -> DeleteShareGroupOffsetsResponse:
-            return await self._exchange(
-                trial,
-                connection,
-                request,
-                DeleteShareGroupOffsetsResponse,
-                check=lambda answer: check_code(answer.error_code, f"Group {shown(group_id)}", answer.error_message),
-            )
+            with attempts.one():
+                return await self._exchange(trial, connection, request, DeleteShareGroupOffsetsResponse, check=check)
 
         if not names:
             self._check()
@@ -214,4 +225,5 @@ class ShareOffsetOperations(GroupOperations):
             )
             for row in response.responses
         }
-        raise_failures(what, {name: error for name, error in errors.items() if error is not None})
+        refused = {name: attempts.hinted(error) for name, error in errors.items() if error is not None}
+        raise_failures(what, {**refused, **left_out(names, errors)})

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
-from kclient.admin.base import AdminBase, failure
+from kclient.admin.answers import failure
+from kclient.admin.base import AdminBase
 from kclient.admin.token_types import (
     DelegationToken,
     Principal,
@@ -150,7 +151,7 @@ class TokenOperations(AdminBase):
             hmac=as_hmac(hmac), renew_period_ms=as_period(renew_period_ms, "renew_period_ms", 1)
         )
 
-        patience_ends = self._cluster.clock() + _PATIENCE
+        patience_ends = self._patience_ends(timeout, _PATIENCE)
 
         async def ask(trial: Trial) -> int:
             response = await self._ask_controller(trial, lambda _: request, RenewDelegationTokenResponse, timeout)
@@ -191,7 +192,7 @@ class TokenOperations(AdminBase):
         what = "Expiring a delegation token"
         period = _AT_ONCE if expiry_period_ms is None else as_period(expiry_period_ms, "expiry_period_ms", 0)
         request = ExpireDelegationTokenRequest(hmac=as_hmac(hmac), expiry_time_period_ms=period)
-        patience_ends = self._cluster.clock() + _PATIENCE
+        patience_ends = self._patience_ends(timeout, _PATIENCE)
         unanswered = False
 
         async def ask(trial: Trial) -> int:

@@ -6,8 +6,9 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from typing import TypeAlias
 
+from kclient.admin.answers import failure
 from kclient.admin.arguments import as_end_of_deletion, as_new_topics, as_place, as_totals
-from kclient.admin.base import AdminBase, Outcome, failure
+from kclient.admin.base import AdminBase, Outcome
 from kclient.admin.types import (
     NewTopic,
     OffsetSpec,

@@ -6,8 +6,8 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 
+from kclient.admin.answers import check_code, check_retriable, failure, left_out, row_of
 from kclient.admin.arguments import as_abort_spec, as_broker_id, as_duration, as_producer_ids
-from kclient.admin.base import check_code, check_retriable, failure
 from kclient.admin.listing import Listing
 from kclient.admin.topics import TopicOperations
 from kclient.admin.transaction_types import (
@@ -29,6 +29,7 @@ from kclient.protocol.messages import (
     DescribeProducersResponse,
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
+    DescribeTransactionsResponseTransactionState,
     InitProducerIdRequest,
     InitProducerIdResponse,
     ListTransactionsRequest,
@@ -141,15 +142,18 @@ class TransactionOperations(TopicOperations):
     async def _describe_transaction(self, transactional_id: str, timeout: float | None) -> TransactionDescription:
         subject = f"Transactional id {shown(transactional_id)}"
 
+        def state(answer: DescribeTransactionsResponse) -> DescribeTransactionsResponseTransactionState:
+            return row_of(answer.transaction_states, lambda row: row.transactional_id == transactional_id, subject)
+
         async def ask(trial: Trial, connection: Connection, coordinator: Node) -> TransactionDescription:
             response = await self._exchange(
                 trial,
                 connection,
                 DescribeTransactionsRequest(transactional_ids=[transactional_id]),
                 DescribeTransactionsResponse,
-                check=lambda answer: check_retriable(answer.transaction_states[0].error_code, subject),
+                check=lambda answer: check_retriable(state(answer).error_code, subject),
             )
-            (row,) = response.transaction_states
+            row = state(response)
             check_code(row.error_code, subject)
             return TransactionDescription(
                 transactional_id,
@@ -226,8 +230,9 @@ class TransactionOperations(TopicOperations):
             return await ask(trial, await self._at_broker(node_id, trial), wanted)
 
         told = await self._retrying(ask_one, timeout, what)
-        failures = {str(tp): failure(code, str(tp)) for tp, (code, _) in told.items()}
-        raise_failures(what, {name: error for name, error in failures.items() if error is not None})
+        failures = {str(tp): failure(told[tp][0], str(tp)) for tp in wanted if tp in told}
+        refused = {name: error for name, error in failures.items() if error is not None}
+        raise_failures(what, {**refused, **left_out(wanted, told)})
         return {tp: told[tp][1] for tp in wanted}
 
     async def abort_transaction(self, spec: AbortTransactionSpec, *, timeout: float | None = None) -> None:

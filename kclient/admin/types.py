@@ -99,7 +99,7 @@ class TopicIds:
 
     Raises:
         TypeError: these are not texts in a list.
-        ValueError: one is no id.
+        ValueError: one is no id, or the one that stands for none.
     """
 
     ids: Collection[str]
@@ -110,7 +110,13 @@ class TopicIds:
 
     def as_bytes(self) -> dict[str, bytes]:
         """The sixteen bytes of each id."""
-        return {text: uuid_bytes(text, "a topic id is 22 characters as `list_topics` shows it") for text in self.ids}
+        found = {text: uuid_bytes(text, "a topic id is 22 characters as `list_topics` shows it") for text in self.ids}
+        for text, topic_id in found.items():
+            if not any(topic_id):  # brokers answer nothing of the others then, or fail
+                raise ValueError(
+                    f"no topic has the id {text}: brokers before Kafka 2.8, which know no ids, give it to all"
+                )
+        return found
 
 
 @dataclass(frozen=True, slots=True)

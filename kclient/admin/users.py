@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterable, Mapping
 
 import anyio.to_thread
 
-from kclient.admin.base import AdminBase, Outcome, failure
+from kclient.admin.answers import failure
+from kclient.admin.base import AdminBase, Outcome
 from kclient.admin.types import raise_failures
 from kclient.admin.user_types import (
     ScramCredentialInfo,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from kclient.admin.base import check_code
+from kclient.admin.answers import check_code
 from kclient.errors import (
     AuthorizationError,
     KafkaError,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, NamedTuple, TypeVar
 
 from kclient.admin import Admin, ConfigEntry, ConfigResource, ConfigResourceType, ConfigSource
-from kclient.admin.base import failure
+from kclient.admin.answers import failure
 from kclient.cluster import Trial, version_for
 from kclient.cluster.metadata import ZERO_ID, ClusterSnapshot
 from kclient.errors import BrokerConnectionError, KafkaError, UnsupportedVersionError, error_for

@@ -36,11 +36,12 @@ from kclient.errors import (
     TopicAuthorizationError,
     UnsupportedVersionError,
 )
+from kclient.protocol.messages import AclCreation, CreateAclsRequest
 from tests.conftest import require_java
 from tests.kafka_artifacts import KAFKA_3, KAFKA_4
 from tests.kafka_server import JavaTools, KafkaServer, ServerListener
 from tests.sasl_listeners import USERS, sasl_properties
-from tests.wire_session import until
+from tests.wire_session import until, wire_session
 
 pytestmark = [pytest.mark.anyio, pytest.mark.kafka, pytest.mark.timeout(180)]
 
@@ -339,3 +340,26 @@ async def test_what_alice_may_do_is_told(guarded: KafkaServer, topic: str) -> No
             cluster = await alice.describe_cluster(include_authorized_operations=True)
             assert cluster.authorized_operations == frozenset()
         await admin.delete_acls([acl.as_filter()])
+
+
+async def test_an_entry_that_another_client_has_made_without_a_host(guarded: KafkaServer, topic: str) -> None:
+    """Kafka takes it, though it lets nobody in; it hid all others, and was removed with an error."""
+    async with wire_session(guarded.bootstrap) as session:
+        made = await session(
+            CreateAclsRequest(
+                creations=[
+                    AclCreation(
+                        resource_type=2, resource_name=topic, resource_pattern_type=3, principal=ALICE, host="",
+                        operation=3, permission_type=3,
+                    )
+                ]
+            )
+        )  # fmt: skip
+    assert [row.error_code for row in made.results] == [0]
+    async with Admin(bootstrap_servers=guarded.bootstrap) as admin:
+        await admin.create_acls([write(topic)])
+        found = await until(admin.describe_acls, lambda acls: len([a for a in acls if a.resource_name == topic]) == 2)
+        assert [acl.host for acl in found if acl.resource_name == topic] == ["", "*"]
+        ours = AclBindingFilter(resource_name=topic)
+        removed = (await admin.delete_acls([ours]))[ours]
+        assert sorted(acl.host for acl in removed) == ["", "*"]
