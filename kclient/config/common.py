@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self
 from kclient.arguments import brief, shown
 from kclient.config.names import explain_unknown
 from kclient.config.properties import parse_properties
-from kclient.config.providers import is_of_provider, resolved
+from kclient.config.providers import is_of_provider, resolved, without_values
 from kclient.config.security import SecuritySettings
 from kclient.config.setting import REQUIRED, Boolean, Choice, List, Number, Setting, Text, setting
 from kclient.errors import ConfigError, NotYetSupportedError
@@ -158,9 +158,20 @@ class ClientConfig(SecuritySettings):
                 each other, or one that is needed is missing.
             NotYetSupportedError: If a setting asks for what kclient cannot do yet.
         """
-        known = cls.settings()
         arguments = {name: value for name, value in cls._named(settings).items() if value is not None}
-        given, written = resolved({**cls._named(read_source(config)), **arguments})
+        given, written, stands_for = resolved({**cls._named(read_source(config)), **arguments})
+        try:
+            return cls._made(given, written)
+        except ConfigError as error:
+            told = without_values(error, stands_for)
+            if told is error:
+                raise
+            raise told from None
+
+    @classmethod
+    def _made(cls, given: Mapping[str, Any], written: Mapping[str, Any]) -> Self:
+        """Of settings under Kafka's names; `written`: how those were written that had variables."""
+        known = cls.settings()
         values = {
             name: known[name].parse(value, written.get(name)) for name, value in given.items() if value is not None
         }
@@ -198,7 +209,8 @@ class ClientConfig(SecuritySettings):
         for given, value in source.items():
             if not isinstance(given, str):
                 raise ConfigError(f"the name of a setting is text, not {shown(given)}")
-            name = given if given in known else given.replace("_", ".")
+            # names of providers and of their parameters are the user's, and may have underscores
+            name = given if given in known or is_of_provider(given) else given.replace("_", ".")
             if name not in known and not is_of_provider(name):
                 raise ConfigError(explain_unknown(given, cls.CLIENT, _settings_by_client(cls)))
             if name in named:
@@ -232,7 +244,7 @@ def read_source(config: ConfigInput) -> Mapping[str, Any]:
     return parse_properties(text)
 
 
-def _check_served(item: Setting, value: Any, written: str | None) -> None:
+def _check_served(item: Setting, value: Any, written: Any = None) -> None:
     if item.serves(value):
         return
     # what stands there may be a password that was put into the wrong place

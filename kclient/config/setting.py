@@ -330,7 +330,7 @@ class Setting:
         """Its name as an argument and attribute."""
         return self.name.replace(".", "_")
 
-    def parse(self, value: Any, written: str | None = None) -> Any:
+    def parse(self, value: Any, written: Any = None) -> Any:
         """The value in its Python type; None stands for the default.
 
         Args:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -169,3 +170,88 @@ def test_at_the_command_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
         assert capsys.readouterr().out == "t\n"
         assert run([*words, "-c", "client.id=${env:KCLIENT_TEST_NONE}"]) == 2
         assert "is not there" in capsys.readouterr().err
+
+
+def test_a_list_of_texts_has_variables_too(secrets: Path) -> None:
+    servers = [f"${{file:{secrets}/kafka.properties:name}}:9092", "other:9092"]
+    found = config(secrets, "x", **{"bootstrap.servers": servers})
+    assert found.bootstrap_servers == ("alice:9092", "other:9092")
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("ssl.truststore.location", "${env:KCLIENT_TEST_PASSWORD}"),
+        ("ssl.truststore.location", "/nowhere/${env:KCLIENT_TEST_PASSWORD}.pem"),
+        ("ssl.truststore.location", "/nowhere/a${env:KCLIENT_TEST_PASSWORD}b.pem"),
+        ("ssl.enabled.protocols", "TLSv1.3,${env:KCLIENT_TEST_PASSWORD}"),
+        ("ssl.enabled.protocols", "TLSv1.3,x${env:KCLIENT_TEST_PASSWORD}y"),
+        ("ssl.cipher.suites", ["${env:KCLIENT_TEST_PASSWORD}"]),
+    ],
+)
+def test_no_error_shows_what_a_variable_stands_for(secrets: Path, setting: str, value: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config(secrets, "x", **{setting: value, "security.protocol": "SASL_SSL"})
+    text = "".join(traceback.format_exception(caught.value, chain=True))
+    assert PASSWORD not in text
+    assert "${env:KCLIENT_TEST_PASSWORD}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "variable",
+    ["${file:a\0b:key}", f"${{file:{'x' * 5000}:key}}", f"${{directory:DIR:{'x' * 5000}}}", "${file:DIR/loop:key}"],
+    ids=["zero byte", "long path", "long name", "circle"],
+)
+def test_paths_that_no_file_has(secrets: Path, variable: str) -> None:
+    (secrets / "loop").symlink_to(secrets / "loop")
+    with pytest.raises(ConfigError, match=r"^sasl\.password: the variable "):
+        config(secrets, variable)
+
+
+class Raising:
+    def get(self, path: str, keys: Iterable[str]) -> Mapping[str, str]:
+        raise RuntimeError(PASSWORD)
+
+
+class Empty:
+    def get(self, path: str, keys: Iterable[str]) -> Any:
+        return None
+
+
+class Unmade:
+    def __init__(self) -> None:
+        raise OSError(PASSWORD)
+
+    def get(self, path: str, keys: Iterable[str]) -> Mapping[str, str]:
+        return {}
+
+
+@pytest.mark.parametrize(
+    ("provider", "told"),
+    [
+        (Raising, r"^sasl\.password: the variable \$\{own:x\} cannot be looked up: RuntimeError was raised"),
+        (Empty, r"^sasl\.password: the variable \$\{own:x\} cannot be looked up: its provider gave no mapping"),
+        (Unmade, r"^config\.providers\.own\.class: Unmade could not be made: OSError was raised"),
+    ],
+)
+def test_a_provider_of_ones_own_that_fails(secrets: Path, provider: type, told: str) -> None:
+    with pytest.raises(ConfigError, match=told) as caught:
+        config(secrets, "${own:x}", "own", **{"config.providers.own.class": provider})
+    assert PASSWORD not in str(caught.value)
+
+
+def test_names_of_providers_and_parameters_may_have_underscores(secrets: Path) -> None:
+    given: list[Any] = []
+
+    class Asked:
+        def __init__(self, parameters: Mapping[str, str]) -> None:
+            given.append(dict(parameters))
+
+        def get(self, path: str, keys: Iterable[str]) -> Mapping[str, str]:
+            return dict.fromkeys(keys, PASSWORD)
+
+    more = {"config.providers.my_own.class": Asked, "config.providers.my_own.param.vault_url": "x"}
+    found = config(secrets, "${my_own:x}", "my_own", **more)
+    assert found.sasl_password is not None
+    assert found.sasl_password.reveal() == PASSWORD
+    assert given == [{"vault_url": "x"}]
