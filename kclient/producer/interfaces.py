@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -24,6 +24,10 @@ class ProducerRecord:
     timestamp: int | None = None
     """Milliseconds since the epoch; None takes the time of the append."""
     headers: Headers = ()
+
+    def __post_init__(self) -> None:
+        if isinstance(self.headers, Iterator):  # it can be read once only; a record may be read and sent again
+            self.headers = tuple(self.headers)
 
 
 class ProducerInterceptor:

@@ -109,3 +109,22 @@ async def test_what_is_wrong_in_it_is_refused(address: str, record: ProducerReco
         with pytest.raises(error):
             await producer.send(record)
         await (await producer.send(WHOLE))
+
+
+async def test_headers_of_an_iterator_are_sent_each_time(address: str) -> None:
+    """An iterator can be read once only; the record may be sent again, or read by an interceptor before."""
+    record = ProducerRecord("t", b"v", headers=iter([("a", b"1")]))  # type: ignore[arg-type]
+    async with Producer(bootstrap_servers=address) as producer:
+        for _ in range(2):
+            await (await producer.send(record))
+    async with Producer(bootstrap_servers=address, interceptor_classes=[Reading()]) as producer:
+        await (await producer.send("t", b"v", headers=iter([("a", b"1")])))  # type: ignore[arg-type]
+    assert [headers for *_, headers in read(address)] == [(("a", b"1"),)] * 3
+
+
+class Reading(ProducerInterceptor):
+    """Looks at the headers."""
+
+    def on_send(self, record: ProducerRecord) -> ProducerRecord:
+        assert list(record.headers) == [("a", b"1")]
+        return record
