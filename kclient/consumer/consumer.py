@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio
 import anyio.lowlevel
 
-from kclient.arguments import as_count, as_partition, as_partitions, check_choice, in_seconds
+from kclient.arguments import as_count, as_partition, as_partitions, check_choice
 from kclient.cluster import leaves_in_order
 from kclient.concurrency import Wakeup, drive_async
 from kclient.consumer.actions import Action, Await, Call, Wait
 from kclient.consumer.base import CLOSE_TIMEOUT, LONG, ConsumerBase, close_timeout, deadline_of
 from kclient.consumer.records import ConsumerRecords
 from kclient.consumer.reset import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
-from kclient.errors import IllegalStateError, KafkaTimeoutError
+from kclient.errors import IllegalStateError
 from kclient.records import decode_arrow
 from kclient.records.arrow import column_names
 
@@ -210,11 +210,13 @@ class Consumer(ConsumerBase):
             timeout: Seconds; None is `default.api.timeout.ms`.
 
         Returns:
-            The assignment, perhaps empty: there may be more members than partitions.
+            The assignment, perhaps empty: there may be more members than partitions, and with a cooperative assignor
+            what others have to give up first comes by a later rebalance.
 
         Raises:
             IllegalStateError: It is not subscribed.
-            KafkaTimeoutError: It did not become one in time; it goes on joining with the next call, or poll.
+            KafkaTimeoutError: It did not become one in time, and why, as far as that is known; it goes on joining with
+                the next call, or poll.
             WakeupError: `wakeup` was called.
             KafkaError: The group refused this member, or a background task failed.
         """
@@ -224,7 +226,7 @@ class Consumer(ConsumerBase):
         if not self._core.subscriptions.uses_group:
             raise IllegalStateError("There is no group to join: subscribe first")
         if not await self._poll(seconds, self._core.has_joined):
-            raise KafkaTimeoutError(f"The consumer did not become a member of its group within {in_seconds(seconds)}")
+            raise self._core.not_joined(seconds)
         return self.assignment()
 
     async def poll_arrow(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from kclient.arguments import in_seconds
 from kclient.cluster import Cluster, cluster_addresses
 from kclient.concurrency import LoopHandle, MomentLock, Supervisor, Wakeup, to_the_end
 from kclient.consumer.attempts import Attempts
@@ -42,7 +43,7 @@ from kclient.consumer.subscription import SubscriptionState
 from kclient.consumer.tasks import BackgroundTasks
 from kclient.consumer.topics import TopicWatch
 from kclient.consumer.waits import Waits
-from kclient.errors import ClosedError, InvalidGroupIdError
+from kclient.errors import ClosedError, InvalidGroupIdError, KafkaTimeoutError
 from kclient.types import PartitionWatermarks
 from kclient.unclosed import warn_unclosed
 
@@ -320,6 +321,21 @@ class ConsumerCore:
         """Whether this is a member of its group now, and reads what that has assigned."""
         with self._lock:
             return self._group is not None and self._group.member.stable
+
+    def not_joined(self, seconds: float) -> KafkaTimeoutError:
+        """This has not become a member of its group within a time: the error says why, as far as that is known."""
+        reason = self.cluster.trouble or self.cluster.silence(seconds)
+        if not reason and self._group is not None:
+            node = self._group.member.coordinator
+            reason = (
+                "no coordinator of the group was found"
+                if node is None
+                else f"its coordinator, node {node}, waits for the group's other members, which have to poll"
+            )
+        text = f"The consumer did not become a member of its group within {in_seconds(seconds)}"
+        error = KafkaTimeoutError(f"{text}: {reason}" if reason else text)
+        error.__cause__ = self.cluster.error
+        return error
 
     def current_lag(self, tp: TopicPartition) -> int | None:
         """See `Consumer.current_lag`."""

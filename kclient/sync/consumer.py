@@ -16,14 +16,14 @@ import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from kclient.arguments import as_count, as_partition, as_partitions, check_choice, in_seconds
+from kclient.arguments import as_count, as_partition, as_partitions, check_choice
 from kclient.cluster import leaves_in_order
 from kclient.concurrency import ThreadSignal, drive, stands_in
 from kclient.consumer.actions import Action, Await, Call, Wait
 from kclient.consumer.base import CLOSE_TIMEOUT, LONG, ConsumerBase, close_timeout, deadline_of
 from kclient.consumer.records import ConsumerRecords
 from kclient.consumer.reset import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
-from kclient.errors import IllegalStateError, KafkaTimeoutError
+from kclient.errors import IllegalStateError
 from kclient.records import decode_arrow
 from kclient.records.arrow import column_names
 from kclient.sync.beginning import Beginning, StartedByWith, orphaned
@@ -261,11 +261,13 @@ class Consumer(StartedByWith, ConsumerBase):
             timeout: Seconds; None is `default.api.timeout.ms`.
 
         Returns:
-            The assignment, perhaps empty: there may be more members than partitions.
+            The assignment, perhaps empty: there may be more members than partitions, and with a cooperative assignor
+            what others have to give up first comes by a later rebalance.
 
         Raises:
             IllegalStateError: It is not subscribed.
-            KafkaTimeoutError: It did not become one in time; it goes on joining with the next call, or poll.
+            KafkaTimeoutError: It did not become one in time, and why, as far as that is known; it goes on joining with
+                the next call, or poll.
             WakeupError: `wakeup` was called.
             KafkaError: The group refused this member, or a background task failed.
         """
@@ -274,7 +276,7 @@ class Consumer(StartedByWith, ConsumerBase):
         if not self._core.subscriptions.uses_group:
             raise IllegalStateError("There is no group to join: subscribe first")
         if not self._poll(seconds, self._core.has_joined):
-            raise KafkaTimeoutError(f"The consumer did not become a member of its group within {in_seconds(seconds)}")
+            raise self._core.not_joined(seconds)
         return self.assignment()
 
     def poll_arrow(

@@ -124,3 +124,15 @@ def test_of_the_blocking_consumer_too(address: str) -> None:
         found: list[Any] = []
         while len(found) < 8:
             found += consumer.poll(1)
+
+
+async def test_the_error_says_what_it_waits_for(address: str) -> None:
+    async with Consumer("t", bootstrap_servers="127.0.0.1:1", group_id="g") as alone:
+        with pytest.raises(KafkaTimeoutError, match=r"within 0\.3 s: .*127\.0\.0\.1:1"):
+            await alone.joined(0.3)
+        await alone.close(0)
+    async with member(address) as first, member(address) as second:
+        await first.joined()
+        with pytest.raises(KafkaTimeoutError, match=r"coordinator, node 1, waits for the group's other members"):
+            await second.joined(0.3)
+        await second.close(0)
