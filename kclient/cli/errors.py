@@ -117,6 +117,8 @@ def report(error: Exception) -> int:
     complain(sentence_of(error))
     if isinstance(error, UsageError | MissingExtraError | NotYetSupportedError):
         return USAGE
+    if isinstance(error, UnicodeEncodeError):
+        return FAILED
     # what clients refuse of their arguments and settings
     return USAGE if isinstance(error, ValueError | TypeError) else FAILED
 
@@ -140,6 +142,8 @@ def reason_of(error: BaseException) -> str:
     text = " ".join(str(error).split())
     if isinstance(error, OSError) and error.filename is None and error.strerror:
         text = error.strerror  # without the number
+    if isinstance(error, UnicodeEncodeError):
+        text = f"the output has characters that the encoding {error.encoding} lacks: set PYTHONIOENCODING=utf-8"
     return text or type(error).__name__
 
 

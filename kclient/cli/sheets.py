@@ -84,12 +84,19 @@ def show(look: Callable[[Admin], Sheet], settings: dict[str, object], *, form: s
 def document(fields: Mapping[str, Any], form: str) -> str:
     """One object as JSON, or YAML."""
     if form == "json":
-        return json.dumps(fields, ensure_ascii=False)
+        return printable(json.dumps(fields, ensure_ascii=False))
     import yaml
 
     # each time a document of its own, so that what --watch prints can be read one after the other
     text = yaml.safe_dump(dict(fields), allow_unicode=True, sort_keys=False, explicit_start=True)
     return str(text).rstrip("\n")
+
+
+def printable(text: str) -> str:
+    """JSON with escapes for what is not printable: names that others chose are not obeyed by the terminal."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in text)
 
 
 def _print(sheet: Sheet, form: str) -> None:

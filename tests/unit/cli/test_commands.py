@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import yaml
 
 from kclient.cli import jsonlines, produce
 from kclient.cli.app import run
 from kclient.cli.errors import Terminated, sentence_of
+from kclient.cli.sheets import document
 from kclient.errors import BrokerConnectionError, KafkaError, KafkaTimeoutError, NoBrokersAvailableError
 from kclient.inprocess import reset
 from kclient.sync import Admin, Consumer, Producer
@@ -803,3 +805,26 @@ def test_starting_the_command_line_loads_little() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_json_of_names_that_others_chose_is_not_obeyed_by_a_terminal() -> None:
+    fields = {"name": "a\x9b31m\u202e\x85é\u2028\U000e0001"}
+    text = document(fields, "json")
+    assert text.isprintable()
+    assert "é" in text
+    assert json.loads(text) == fields
+    assert yaml.safe_load(document(fields, "yaml")) == fields
+
+
+def test_output_that_its_encoding_cannot_carry(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no error of usage, and the sentence says what to set."""
+    with Admin(bootstrap_servers=shell.address) as admin:
+        admin.create_topic("t")
+        admin.alter_group_offsets("é", {("t", 0): 0})
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+        outcome = shell("groups", "list")
+    assert outcome.code == 1
+    assert (
+        outcome.err == "kclient: the output has characters that the encoding ascii lacks: set PYTHONIOENCODING=utf-8\n"
+    )
