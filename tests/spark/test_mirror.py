@@ -322,7 +322,7 @@ def test_it_dies_at_each_request(broker: str, other: str, topic: str) -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_it_dies_at_random(broker: str, other: str, topic: str, seed: int) -> None:
     expected = numbered(broker, topic, 4000)
-    assert mirror_deaths.start(broker, other, topic, str(seed), timeout=800) > 10
+    assert mirror_deaths.start(broker, other, topic, str(seed), timeout=800) >= 8
     assert values(other, f"m-{topic}") == expected
 
 
