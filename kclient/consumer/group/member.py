@@ -212,7 +212,7 @@ class GroupMember(Membership):
 
     def took_over(self, step: Complete) -> None:
         """What `Complete` assigns is read from now on, though the step may be broken off before it is done."""
-        self._holding.take_over(step.assigned)
+        self._holding.take_over(step.assigned, step.generation_id)
         if self._complete is not step:
             self._holding.end_membership()  # the membership ended meanwhile, and what was just taken over with it
 

@@ -195,17 +195,18 @@ class Rebalance:
         """
         member, committer = self._member, self._committer
         commit = committer.handing_over
-        if commit is None:
-            if not self._auto_commit.enabled or member.metadata.generation_id < 0:
-                return True
+        if self._auto_commit.enabled and member.metadata.generation_id >= 0:
             with self._lock:
                 places = self._subscriptions.consumed(partitions)
-            if not places.offsets:
-                return True
-            patience = min(self._default_timeout, member.settings.max_poll_interval / 2)
-            commit = Commit(places, self._clock() + patience, automatic=True)
-            committer.put(commit)
-            committer.handing_over = commit
+            # one that is waited for since an earlier step may be of fewer partitions, or of what was read by then
+            if commit is None or not places.offsets.items() <= commit.offsets.items():
+                patience = min(self._default_timeout, member.settings.max_poll_interval / 2)
+                commit = Commit(places, self._clock() + patience, automatic=True) if places.offsets else None
+                if commit is not None:
+                    committer.put(commit)
+                committer.handing_over = commit
+        if commit is None:
+            return True
         done: bool = yield Await(self._waits.interruptible, (committer.settled, commit, min(deadline, commit.deadline)))
         if not done and self._clock() < commit.deadline:
             return False

@@ -96,6 +96,8 @@ class RemoteMember(Membership):
         self._heartbeat: tuple[GroupRequest, Report] | None = None
         """The request under way, and what it tells."""
         self._heartbeats = RemoteHeartbeats(settings.retry_backoff)
+        self._lingers = False
+        """Whether the broker may still count on this member, though it joins."""
 
     # ------------------------------------------------------------------ what the user does
 
@@ -193,7 +195,7 @@ class RemoteMember(Membership):
 
     def took_over(self, step: Complete) -> None:
         """What `Complete` assigns is read from now on, though the step may be broken off before it is done."""
-        self._holding.take_over(step.assigned)
+        self._holding.take_over(step.assigned, step.generation_id)
         if self._complete is step:
             self._begun = True
         else:
@@ -259,16 +261,22 @@ class RemoteMember(Membership):
         self._lost_error = self._was = None
 
     def _depart(self, reason: str, tell: bool | None = None) -> None:
-        static = self.settings.group_instance_id is not None
-        joined = self._present or self._heartbeat is not None
-        if self.coordinator is not None and joined and (static or tell is not False):
-            epoch = RESTS if static and not tell else LEAVES
-            self._leave.want(self._requests.leave(self.coordinator, self._id, epoch))
-            logger.debug("group %s: leaving: %s", self.settings.group_id, reason)
+        self._say_farewell(reason, tell)
         self._forget_member()
         if self.state not in {RemoteState.UNJOINED, RemoteState.FENCED}:
             self.error = None
             self._go(RemoteEvent.LEFT)
+
+    def _say_farewell(self, reason: str, tell: bool | None = None) -> None:
+        """Whom the broker may count on tells it that it goes."""
+        static = self.settings.group_instance_id is not None
+        joined = self._present or self._heartbeat is not None
+        if self.coordinator is None:
+            self._lingers = self._lingers or joined
+        elif joined and (static or tell is not False):
+            epoch = RESTS if static and not tell else LEAVES
+            self._leave.want(self._requests.leave(self.coordinator, self._id, epoch))
+            logger.debug("group %s: leaving: %s", self.settings.group_id, reason)
 
     # ------------------------------------------------------------------ who it is
 
@@ -282,13 +290,12 @@ class RemoteMember(Membership):
         return self.metadata if self._keeps(identity, partitions) else identity
 
     def _keeps(self, identity: ConsumerGroupMetadata, partitions: Collection[TopicPartition]) -> bool:
-        """Whether this is still the membership of then, and the partitions are read."""
+        """Whether this is still the membership of then, and the partitions have been read all the time."""
         return (
             self._present
-            and not self._holding.lost
             and identity.member_id == self.metadata.member_id
-            and identity.generation_id >= self._first_epoch
-            and set(partitions) <= set(self._holding.partitions)
+            and self._first_epoch <= identity.generation_id <= self.metadata.generation_id
+            and self._holding.kept_since(partitions, identity.generation_id)
         )
 
     def fetch_identity(self) -> ConsumerGroupMetadata | None:
@@ -401,6 +408,7 @@ class RemoteMember(Membership):
         if self.lookup.is_awaiting(request):
             self._not_found(self.lookup.failed(request, error, now))
         elif self._leave.is_for(request):
+            self._lingers = True
             self._leave.end()
         elif not self._is_heartbeat(request):
             return
@@ -416,11 +424,16 @@ class RemoteMember(Membership):
             self._fail(error)
 
     def _lost_coordinator(self) -> None:
+        self._unanswered()
+
+    def _unanswered(self) -> None:
+        """Whatever the broker made of the heartbeat under way: the next one tells everything."""
+        self._lingers = self._lingers or self._heartbeat is not None
         self._heartbeat = self._told = None
 
     def _later(self, now: float) -> None:
-        """A heartbeat came to nothing: the next one tells everything."""
-        self._heartbeat = self._told = None
+        """A heartbeat came to nothing."""
+        self._unanswered()
         self._heartbeats.failed(now)
 
     # ------------------------------------------------------------------ answers to heartbeats
@@ -432,6 +445,7 @@ class RemoteMember(Membership):
         self._told = report
         if not self._present:
             self._first_epoch = response.member_epoch
+            self._lingers = False
             self._go(RemoteEvent.JOINED)
         self._id = response.member_id or self._id
         self.metadata = replace(self.metadata, generation_id=response.member_epoch, member_id=self._id)
@@ -445,8 +459,13 @@ class RemoteMember(Membership):
         joining = not self._present
         self._later(now)
         if code in _COORDINATOR_GONE:
+            self._lingers = True
             self.lose_coordinator(f"a heartbeat was answered with {ErrorCode(code).name}", now)
+        elif code == ErrorCode.UNRELEASED_INSTANCE_ID and self._lingers and self.coordinator is not None:
+            self._lingers = False  # it may be this member itself that has the name: if so, it has to leave first
+            self._leave.want(self._requests.leave(self.coordinator, self._id, RESTS))
         elif code in _MEMBERSHIP_GONE:
+            self._lingers = code == ErrorCode.FENCED_MEMBER_EPOCH
             if not joining:
                 self._heartbeats.again()
             self._lose_membership(code)
@@ -507,6 +526,8 @@ class RemoteMember(Membership):
         if self._holding.partitions:
             self._holding.end_membership()
         self._lost_error = error
+        if self._present:  # else nobody would read its partitions until the session is over
+            self._say_farewell("the group refused it")
         self._forget_member()
         self._go(RemoteEvent.REFUSED)
 

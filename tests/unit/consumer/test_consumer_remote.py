@@ -250,6 +250,57 @@ async def test_what_is_revoked_is_committed_first() -> None:
     assert told.calls[-1][:2] == ("revoked", [0, 1])
 
 
+async def gives_up_in_vain(kafka: AssigningKafka, consumer: kclient.Consumer) -> None:
+    """Polls that do not wait for the commit of what goes, which is refused until `stale` is over."""
+    kafka.stale = True
+    kafka.assign(0, 1)
+    while not kafka.commits:
+        await consumer.poll(timeout=0)
+        await anyio.sleep(0.01)
+
+
+async def hears(kafka: AssigningKafka) -> None:
+    """Without a poll."""
+    known = len(kafka.heartbeats)
+    while len(kafka.heartbeats) < known + 3:
+        await anyio.sleep(0.02)
+
+
+async def test_more_is_revoked_while_a_commit_is_waited_for() -> None:
+    """All of it is committed, not only what was to go at first."""
+    async with AssigningKafka() as kafka, reading(kafka) as consumer:
+        for tp in T:
+            kafka.fill("t", tp.partition, 5)
+        consumer.subscribe(["t"])
+        got = 0
+        while got < 15:
+            got += len(await consumer.poll(timeout=0.02))
+        await gives_up_in_vain(kafka, consumer)
+        kafka.assign(0)
+        await hears(kafka)
+        kafka.stale = False
+        await until_assigned(consumer, 0)
+        assert (kafka.committed[T[1]], kafka.committed[T[2]]) == (5, 5)
+
+
+async def test_what_is_read_since_a_revocation_that_came_to_nothing_is_committed_by_the_next() -> None:
+    async with AssigningKafka() as kafka, reading(kafka) as consumer:
+        kafka.fill("t", 2, 5)
+        consumer.subscribe(["t"])
+        while not await consumer.poll(timeout=0.02):
+            pass
+        await gives_up_in_vain(kafka, consumer)
+        kafka.assign(0, 1, 2)
+        await hears(kafka)
+        kafka.stale = False
+        kafka.fill("t", 2, 5)
+        while not await consumer.poll(timeout=0.02):
+            pass
+        kafka.assign(0, 1)
+        await until_assigned(consumer, 0, 1)
+        assert kafka.committed[T[2]] == 10
+
+
 async def test_an_assignment_that_comes_back_while_it_is_given_up() -> None:
     """The listener takes its time; what it was told to be revoked is taken over again, and told."""
 

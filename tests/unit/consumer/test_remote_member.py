@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import inf
 from typing import Any
 
@@ -598,3 +598,111 @@ def test_a_name_that_is_free_again_means_another_topic() -> None:
     bench.poll()
     assert bench.owned == {A0}
     assert owned(bench.answer(heard(2))) == [(B, [0])]
+
+
+def test_a_commit_of_what_was_gone_meanwhile_is_made_as_who_asked_for_it() -> None:
+    """Others may have committed since: with the epoch of now it would set them back."""
+    bench = RemoteBench()
+    bench.stable(0, 1)
+    machine = bench.machine
+    asked = machine.commit_identity()
+    for epoch, numbers in [(2, [0]), (3, [0, 1])]:
+        bench.later()
+        bench.answer(heard(epoch, {A: numbers}))
+        bench.poll()
+        bench.answer(heard(epoch))
+    assert machine.renewed(asked, [A0]) == machine.metadata
+    assert machine.renewed(asked, [A1]) is asked
+    assert isinstance(
+        machine.commit_refused(ErrorCode.STALE_MEMBER_EPOCH, asked, machine.lookup.epoch, bench.now, [A1]),
+        CommitFailedError,
+    )
+    assert machine.renewed(machine.metadata, [A0, A1]) == machine.metadata
+
+
+def test_a_commit_of_a_membership_in_a_group_that_was_deleted() -> None:
+    """The epochs begin anew: one of before may be the greater."""
+    bench = RemoteBench()
+    bench.poll()
+    bench.answer(heard(7, {A: [0]}))
+    bench.poll()
+    bench.answer(heard(7))
+    asked = bench.machine.commit_identity()
+    bench.later()
+    bench.answer(heard(code=ErrorCode.UNKNOWN_MEMBER_ID))
+    bench.stable(0)
+    assert bench.machine.metadata.generation_id == 1
+    assert bench.machine.renewed(asked, [A0]) is asked
+
+
+@pytest.mark.parametrize(("instance_id", "epoch"), [(None, -1), ("one", -2)])
+def test_who_is_refused_as_a_member_leaves(instance_id: str | None, epoch: int) -> None:
+    """Else nobody would read its partitions until the session is over."""
+    bench = RemoteBench(instance_id)
+    bench.stable(0)
+    bench.machine.subscribe_remotely("(unclosed")
+    bench.poll()
+    bench.answer(heard(code=ErrorCode.INVALID_REGULAR_EXPRESSION))
+    (leave,) = bench.next()
+    said: Any = leave.build(1)
+    assert (said.member_id, said.member_epoch) == ("me", epoch)
+    with pytest.raises(InvalidRegularExpressionError):
+        bench.machine.polled(bench.now)
+    bench.machine.received(leave, heard(epoch), bench.now)
+    bench.machine.subscribe(["a"])
+    bench.now += 1
+    bench.poll()
+    assert bench.lost == {A0}
+    assert bench.heartbeat()[1].member_epoch == 0
+
+
+def _unanswered(bench: RemoteBench) -> None:
+    bench.poll()
+    request, _ = bench.heartbeat()
+    bench.machine.failed(request, BrokerConnectionError("gone"), bench.now)
+
+
+def _moved(bench: RemoteBench) -> None:
+    bench.poll()
+    bench.heartbeat()
+    bench.machine.lose_coordinator("a commit failed", bench.now)
+
+
+def _fenced(bench: RemoteBench) -> None:
+    bench.stable(0)
+    bench.later()
+    bench.answer(heard(code=ErrorCode.FENCED_MEMBER_EPOCH))
+
+
+def _left_unheard(bench: RemoteBench) -> None:
+    bench.stable(0)
+    bench.machine.leave("for a while")
+    (leave,) = bench.next()
+    bench.machine.failed(leave, BrokerConnectionError("gone"), bench.now)
+    bench.machine.subscribe(["a"])
+
+
+def _left_without_a_coordinator(bench: RemoteBench) -> None:
+    bench.stable(0)
+    bench.machine.lose_coordinator("a commit failed", bench.now)
+    bench.machine.leave("for a while")
+    bench.machine.subscribe(["a"])
+
+
+@pytest.mark.parametrize("trouble", [_unanswered, _moved, _fenced, _left_unheard, _left_without_a_coordinator])
+def test_a_name_that_the_member_itself_may_have(trouble: Callable[[RemoteBench], None]) -> None:
+    """Brokers give no name twice, not even to the member that has it: it leaves first. Another's stays another's."""
+    bench = RemoteBench("one")
+    trouble(bench)
+    bench.now += 1
+    bench.poll()
+    assert bench.answer(heard(code=ErrorCode.UNRELEASED_INSTANCE_ID)).member_epoch == 0
+    bench.now += 1
+    (leave,) = bench.due
+    said: Any = leave.build(1)
+    assert (said.member_id, said.instance_id, said.member_epoch) == ("me", "one", -2)
+    bench.machine.received(leave, heard(-2), bench.now)
+    bench.due.clear()
+    bench.answer(heard(code=ErrorCode.UNRELEASED_INSTANCE_ID))
+    with pytest.raises(UnreleasedInstanceIdError):
+        bench.machine.polled(bench.now)
