@@ -267,6 +267,40 @@ async def test_a_member_that_is_removed(kafka: KafkaServer, admin: kclient.Admin
 
 @pytest.mark.kafka
 @ON_ASYNCIO
+async def test_a_group_that_is_deleted(kafka: KafkaServer, admin: kclient.Admin, topic: str) -> None:
+    """Its member learns that it is none, and joins the next one of that name: what was committed is gone."""
+    await fill(kafka, topic, range(4))
+    async with kclient.Consumer(topic, **settings(kafka, topic, enable_auto_commit=False)) as consumer:
+        await take(set(range(4)), consumer)
+        await consumer.commit()
+        await admin.remove_members_from_consumer_group(topic)
+        await admin.delete_groups([topic])
+        with pytest.raises(CommitFailedError):
+            await consumer.commit()
+        assert sorted(await take(set(range(4)), consumer)) == list(range(4))
+        await consumer.commit()
+
+
+@pytest.mark.kafka
+@ON_ASYNCIO
+async def test_a_pattern_that_is_wrong_costs_the_partitions_at_once(
+    kafka: KafkaServer, admin: kclient.Admin, topic: str
+) -> None:
+    """Who is refused leaves: the others need not wait until its session is over."""
+    async with kclient.Consumer(topic, **settings(kafka, topic)) as other:
+        async with kclient.Consumer(**settings(kafka, topic)) as one:
+            one.subscribe(SubscriptionPattern(f"{topic}.*"))
+            await balanced(other, one)
+            one.subscribe(SubscriptionPattern("(unclosed"))
+            with pytest.raises(InvalidRegularExpressionError), anyio.fail_after(30):
+                while True:
+                    await one.poll(timeout=0.1)
+        with anyio.fail_after(30):
+            await balanced(other)
+
+
+@pytest.mark.kafka
+@ON_ASYNCIO
 async def test_who_polls_too_late_leaves(kafka: KafkaServer, admin: kclient.Admin, topic: str) -> None:
     async with kclient.Consumer(**settings(kafka, topic, max_poll_interval_ms=500)) as consumer:
         told = Told()

@@ -9,6 +9,7 @@ from kclient.consumer.group.coordinator import CHANNEL
 from kclient.consumer.group.offsets import FETCH_LAST_WITH_NAMES, committed_offsets, committed_request
 from kclient.errors import (
     BrokerConnectionError,
+    GroupIdNotFoundError,
     KafkaError,
     KafkaTimeoutError,
     RefreshCoordinatorError,
@@ -94,7 +95,9 @@ class CommittedLookup:
             request = committed_request(member.settings.group_id, wanted, version, identity, topic_ids)
             found = committed_offsets(await connection.request(request, version), topic_ids)
         except KafkaError as error:
-            if identity is not None and isinstance(error, StaleMemberEpochError | UnknownMemberIdError):
+            if identity is not None and isinstance(
+                error, StaleMemberEpochError | UnknownMemberIdError | GroupIdNotFoundError
+            ):
                 # a heartbeat is about to tell who this member is by now, or that it is none any more
                 raise type(error)(error.message, retriable=True) from error
             if isinstance(error, RefreshCoordinatorError | BrokerConnectionError | KafkaTimeoutError):

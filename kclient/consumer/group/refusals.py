@@ -111,5 +111,6 @@ _REMEDIES: dict[int, str] = {
     ErrorCode.UNSUPPORTED_ASSIGNOR: "Brokers have those of group.consumer.assignors, by default uniform and range.",
     ErrorCode.GROUP_MAX_SIZE_REACHED: "The brokers' group.consumer.max.size says how many members a group may have.",
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "The consumer needs the right to describe and to read what it subscribes to.",
+    ErrorCode.GROUP_ID_NOT_FOUND: "Where it is a classic one, see the brokers' group.consumer.migration.policy.",
     ErrorCode.INVALID_REGULAR_EXPRESSION: "A SubscriptionPattern is in RE2's syntax, which has no look-around.",
 }

@@ -56,7 +56,7 @@ logger: logging.Logger = logging.getLogger("kclient.consumer.coordinator")
 
 _COORDINATOR_GONE = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR})
 _MEMBERSHIP_GONE = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH})
-_COMMIT_REFUSED = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})
+_COMMIT_REFUSED = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.GROUP_ID_NOT_FOUND})
 _SHORTEST_INTERVAL_MS = 100
 """Heartbeats are no more frequent, whatever a broker says."""
 _ABSENT = frozenset({RemoteState.UNJOINED, RemoteState.FAILED, RemoteState.FENCED})
@@ -464,7 +464,7 @@ class RemoteMember(Membership):
         elif code == ErrorCode.UNRELEASED_INSTANCE_ID and self._lingers and self.coordinator is not None:
             self._lingers = False  # it may be this member itself that has the name: if so, it has to leave first
             self._leave.want(self._requests.leave(self.coordinator, self._id, RESTS))
-        elif code in _MEMBERSHIP_GONE:
+        elif code in _MEMBERSHIP_GONE or (code == ErrorCode.GROUP_ID_NOT_FOUND and not joining):
             self._lingers = code == ErrorCode.FENCED_MEMBER_EPOCH
             if not joining:
                 self._heartbeats.again()

@@ -20,6 +20,7 @@ from kclient.errors import (
     FencedInstanceIdError,
     FencedMemberEpochError,
     GroupAuthorizationError,
+    GroupIdNotFoundError,
     GroupMaxSizeReachedError,
     InvalidRegularExpressionError,
     KafkaError,
@@ -280,7 +281,9 @@ def test_an_assignment_that_comes_amid_a_step_waits() -> None:
     assert following.assigned == (A1,)
 
 
-@pytest.mark.parametrize("code", [ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID])
+@pytest.mark.parametrize(
+    "code", [ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND]
+)
 def test_who_is_fenced_loses_everything_and_joins_again(code: ErrorCode) -> None:
     bench = RemoteBench()
     bench.stable(0, 1)
@@ -321,6 +324,7 @@ REFUSALS: dict[ErrorCode, tuple[type[KafkaError], str]] = {
     ErrorCode.UNSUPPORTED_ASSIGNOR: (UnsupportedAssignorError, "uniform and range"),
     ErrorCode.GROUP_MAX_SIZE_REACHED: (GroupMaxSizeReachedError, r"group\.consumer\.max\.size"),
     ErrorCode.INVALID_REGULAR_EXPRESSION: (InvalidRegularExpressionError, "RE2"),
+    ErrorCode.GROUP_ID_NOT_FOUND: (GroupIdNotFoundError, r"group\.consumer\.migration\.policy"),
     ErrorCode.GROUP_AUTHORIZATION_FAILED: (GroupAuthorizationError, "'g'"),
     ErrorCode.UNSUPPORTED_VERSION: (UnsupportedVersionError, r"set group\.protocol=classic"),
     ErrorCode.INVALID_REQUEST: (KafkaError, "The broker says: because"),
@@ -550,6 +554,19 @@ def test_commits_that_are_refused() -> None:
     error = machine.commit_refused(ErrorCode.FENCED_INSTANCE_ID, asked, 0, bench.now)
     assert isinstance(error, FencedInstanceIdError)
     assert not machine.fenced  # that was of the membership before
+
+
+def test_a_commit_in_a_group_that_was_deleted() -> None:
+    bench = RemoteBench()
+    bench.stable(0)
+    machine = bench.machine
+    error = machine.commit_refused(
+        ErrorCode.GROUP_ID_NOT_FOUND, machine.metadata, machine.lookup.epoch, bench.now, [A0]
+    )
+    assert isinstance(error, CommitFailedError)
+    bench.poll()
+    assert bench.lost == {A0}
+    assert bench.heartbeat()[1].member_epoch == 0
 
 
 def test_a_stall_is_named() -> None:
