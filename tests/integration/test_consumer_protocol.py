@@ -266,11 +266,13 @@ async def test_a_member_that_is_removed(kafka: KafkaServer, admin: kclient.Admin
 
 
 @pytest.mark.kafka
+@pytest.mark.parametrize("protocol", ["consumer", "classic"])
 @ON_ASYNCIO
-async def test_a_group_that_is_deleted(kafka: KafkaServer, admin: kclient.Admin, topic: str) -> None:
+async def test_a_group_that_is_deleted(kafka: KafkaServer, admin: kclient.Admin, topic: str, protocol: str) -> None:
     """Its member learns that it is none, and joins the next one of that name: what was committed is gone."""
     await fill(kafka, topic, range(4))
-    async with kclient.Consumer(topic, **settings(kafka, topic, enable_auto_commit=False)) as consumer:
+    mine = {**settings(kafka, topic, enable_auto_commit=False), "group_protocol": protocol}
+    async with kclient.Consumer(topic, **mine) as consumer:
         await take(set(range(4)), consumer)
         await consumer.commit()
         await admin.remove_members_from_consumer_group(topic)

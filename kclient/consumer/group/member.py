@@ -270,7 +270,7 @@ class GroupMember(Membership):
         present = identity == self.metadata and identity.generation_id >= 0 and self.state not in _ABSENT
         if code in _COORDINATOR_GONE:
             self.lose_coordinator(f"a commit was answered with {ErrorCode(code).name}", now, epoch)
-        elif code in _MEMBERSHIP_GONE:
+        elif code in _MEMBERSHIP_GONE or (code == ErrorCode.GROUP_ID_NOT_FOUND and identity.generation_id >= 0):
             if present and self.state in _BEATING:
                 self._lose_membership(code)
             return too_late(self.settings, self._lost_error or error_for(code))

@@ -440,6 +440,17 @@ def test_commits_that_are_refused() -> None:
     assert found.lost
 
 
+def test_a_commit_in_a_group_that_was_deleted() -> None:
+    bench = Bench()
+    bench.stable()
+    identity = bench.machine.commit_identity()
+    refused = bench.machine.commit_refused(ErrorCode.GROUP_ID_NOT_FOUND, identity, 1, bench.now)
+    assert isinstance(refused, CommitFailedError)
+    found = bench.machine.step()
+    assert isinstance(found, Prepare)
+    assert found.lost
+
+
 def test_an_assignment_that_was_lost_while_it_was_taken_over() -> None:
     bench = Bench()
     bench.poll()
