@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
+from kclient.errors import ErrorCode
 from kclient.gateway import Gateway
 from kclient.net.address import Address
 from kclient.net.frames import FrameAssembler
@@ -143,6 +144,8 @@ class Wire:
         found: list[bytes] = []
         while True:
             answer = await self.fetch(topic, offset, partition)
+            if answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR:  # a busy disk has not opened it yet
+                answer = await self.fetch(topic, offset, partition, max_wait_ms=5000)
             assert not answer.error_code, answer
             records = decode_records(answer.records or b"", topic, partition, start_offset=offset)
             if not records:
