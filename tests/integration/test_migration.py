@@ -158,7 +158,7 @@ def compacted(bootstrap: str, topic: str) -> None:
             time.sleep(1)
 
 
-@pytest.mark.parametrize("version", ["kafka3", "kafka"])
+@pytest.mark.parametrize("version", [pytest.param("kafka3", marks=pytest.mark.long), "kafka"])
 def test_clients_change_their_address_only(version: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     server: KafkaServer = request.getfixturevalue(version)
     mark = uuid.uuid4().hex[:8]

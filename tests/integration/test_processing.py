@@ -133,7 +133,11 @@ def seeded() -> random.Random:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "server",
-    [pytest.param("kafka", marks=pytest.mark.kafka), pytest.param("kafka3", marks=pytest.mark.kafka), "gateway"],
+    [
+        pytest.param("kafka", marks=pytest.mark.kafka),
+        pytest.param("kafka3", marks=[pytest.mark.kafka, pytest.mark.long]),
+        "gateway",
+    ],
 )
 async def test_instances_are_killed(request: pytest.FixtureRequest, server: str, topic: str, tmp_path: Path) -> None:
     found: KafkaServer | str = request.getfixturevalue(server)

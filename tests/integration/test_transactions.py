@@ -275,7 +275,7 @@ async def test_blocking(bootstrap: str, made: str) -> None:
 @pytest.mark.kafka
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("release", [KAFKA_4, KAFKA_3])
+@pytest.mark.parametrize("release", [KAFKA_4, pytest.param(KAFKA_3, marks=pytest.mark.long)])
 async def test_a_broker_that_is_killed_amid_a_transaction(release: str, tmp_path: Path, topic: str) -> None:
     """Leader, coordinator of the transaction and of the group in one; it comes back with what it had."""
     require_java()

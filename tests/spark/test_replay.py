@@ -294,7 +294,7 @@ def values(broker: str, topic: str) -> dict[int, list[bytes | None]]:
 @pytest.mark.parametrize(
     "brokers",
     [
-        "gateway",
+        pytest.param("gateway", marks=pytest.mark.long),
         pytest.param("kafka", marks=pytest.mark.kafka),
         pytest.param("kafka3", marks=[pytest.mark.kafka, pytest.mark.long]),
     ],
