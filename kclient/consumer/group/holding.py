@@ -37,7 +37,7 @@ class Holding:
     def give_up(self, kept: Iterable[TopicPartition] = ()) -> None:
         """All but these were given up."""
         self.partitions = tuple(kept)
-        self._since = {tp: since for tp, since in self._since.items() if tp in self.partitions}
+        self._since = {tp: self._since[tp] for tp in self.partitions if tp in self._since}
         self._go(HoldingEvent.GIVEN_UP)
 
     def kept_since(self, partitions: Iterable[TopicPartition], generation: int) -> bool:
