@@ -30,7 +30,6 @@ from kclient.consumer.group.model import (
 )
 from kclient.consumer.group.refusals import (
     instance_taken_over,
-    max_poll_exceeded,
     membership_lost,
     no_common_assignor,
     too_late,
@@ -543,21 +542,6 @@ class GroupMember(Membership):
             self._fence()
         else:
             self._fail(error_for(code))
-
-    @property
-    def _poll_deadline(self) -> float:
-        """When `max.poll.interval.ms` is over."""
-        return inf if self.state in _ABSENT else self._polls.deadline
-
-    def _check_poll_interval(self, now: float) -> None:
-        if now < self._poll_deadline:
-            return
-        error = max_poll_exceeded(self.settings, self._polls.since(now))
-        logger.warning("%s", error)
-        self._depart("max.poll.interval.ms exceeded")
-        if self._holding.partitions:
-            self._holding.end_membership()
-        self._lost_error = error
 
     # ------------------------------------------------------------------ ends
 

@@ -6,14 +6,16 @@ KIP-848, in which the broker does.
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from kclient.consumer.group.coordinator_lookup import CoordinatorLookup
 from kclient.consumer.group.errand import Errand
 from kclient.consumer.group.holding import Holding
 from kclient.consumer.group.model import ConsumerGroupMetadata, GroupRequest
-from kclient.consumer.group.refusals import not_a_member
+from kclient.consumer.group.refusals import max_poll_exceeded, not_a_member
 from kclient.consumer.group.timers import PollTimer
 
 if TYPE_CHECKING:
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from kclient.consumer.group.model import Complete, MemberSettings, Prepare, Step, Todo
     from kclient.errors import KafkaError
     from kclient.types import TopicPartition
+
+logger: logging.Logger = logging.getLogger("kclient.consumer.coordinator")
 
 
 class Membership(ABC):
@@ -303,3 +307,22 @@ class Membership(ABC):
     @abstractmethod
     def _lost_coordinator(self) -> None:
         """What was asked of the coordinator is asked of the next one."""
+
+    @property
+    def _poll_deadline(self) -> float:
+        """When `max.poll.interval.ms` is over."""
+        return inf if self.outside else self._polls.deadline
+
+    def _check_poll_interval(self, now: float) -> None:
+        if now < self._poll_deadline:
+            return
+        error = max_poll_exceeded(self.settings, self._polls.since(now))
+        logger.warning("%s", error)
+        self._depart("max.poll.interval.ms exceeded")
+        if self._holding.partitions:
+            self._holding.end_membership()
+        self._lost_error = error
+
+    @abstractmethod
+    def _depart(self, reason: str, tell: bool | None = None) -> None:
+        """Be a member no more, and tell the coordinator as `leave` does; the partitions are kept for now."""
