@@ -72,6 +72,11 @@ class GroupMember(Membership):
         assignors: `partition.assignment.strategy`, in order of preference.
     """
 
+    # declared again, since they are set here as well
+    error: KafkaError | None
+    metadata: ConsumerGroupMetadata
+    rebalances: int
+
     def __init__(self, settings: MemberSettings, assignors: Sequence[Assignor]) -> None:
         self._requests = GroupRequests(settings, list(assignors))
         super().__init__(settings, self._requests.find_coordinator)

@@ -71,6 +71,10 @@ class RemoteMember(Membership):
     """
 
     protocol = RebalanceProtocol.COOPERATIVE
+    # declared again, since they are set here as well
+    error: KafkaError | None
+    metadata: ConsumerGroupMetadata
+    rebalances: int
 
     def __init__(self, settings: MemberSettings, member_id: str | None = None) -> None:
         self._requests = RemoteRequests(settings)
