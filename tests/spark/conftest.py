@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
 
+from kclient.cli.start import run
 from tests.conftest import require_java
 
 if TYPE_CHECKING:
@@ -36,3 +38,30 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         yield session
     finally:
         session.stop()
+
+
+@dataclass(frozen=True, slots=True)
+class EndedCommand:
+    """What a command that ran in this process left, by the names of `subprocess.CompletedProcess`."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def pipeline(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Callable[..., EndedCommand]:
+    """Runs `kclient pipeline ARGUMENTS` on the tests' session: a process of its own would start Java first.
+
+    Each pipeline has a test that runs it as people do, too.
+    """
+    monkeypatch.setattr(type(spark), "stop", lambda self: None)
+
+    def pipeline(*arguments: object) -> EndedCommand:
+        capfd.readouterr()
+        code = run(["pipeline", *map(str, arguments)])
+        return EndedCommand(code, *capfd.readouterr())
+
+    return pipeline

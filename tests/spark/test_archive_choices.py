@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
 from collections import Counter
+from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ import pytest
 from kclient.spark import ArchivedTopic, ArchiveError, TopicAt, archive, audit
 from kclient.sync import Admin, Producer
 from tests.spark.archives import START, archived, create, expected, fill
+from tests.spark.conftest import EndedCommand
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,11 +64,12 @@ def test_files_of_a_size(spark: SparkSession, gateway: str, topic: str, tmp_path
         spark.conf.set("spark.sql.adaptive.advisoryPartitionSizeInBytes", before)
 
 
-def test_the_command_takes_choices(gateway: str, topic: str, tmp_path: Path) -> None:
+def test_the_command_takes_choices(
+    gateway: str, topic: str, tmp_path: Path, pipeline: Callable[..., EndedCommand]
+) -> None:
     from pyarrow import parquet
 
     fill_at_random(gateway, topic, 100)
-    command = [sys.executable, "-m", "kclient", "pipeline", "archive", topic, "-b", gateway, "--to", str(tmp_path)]
     choices = [
         "--compression",
         "zstd",
@@ -79,9 +80,7 @@ def test_the_command_takes_choices(gateway: str, topic: str, tmp_path: Path) -> 
         "--row-group-size",
         "100000",
     ]
-    done = subprocess.run(
-        [*command, *choices, "--master", "local[2]", "--json"], capture_output=True, text=True, timeout=120, check=False
-    )
+    done = pipeline("archive", topic, "-b", gateway, "--to", tmp_path, *choices, "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["records"] == 100
     assert len(files(tmp_path)) >= 5
@@ -127,7 +126,9 @@ def test_names_of_topics_stay_texts_in_any_layout(
     assert {row.topic for row in spark.read.parquet(str(tmp_path)).collect()} == {topic}
 
 
-def test_the_command_deletes_what_is_old(spark: SparkSession, gateway: str, topic: str, tmp_path: Path) -> None:
+def test_the_command_deletes_what_is_old(
+    spark: SparkSession, gateway: str, topic: str, tmp_path: Path, pipeline: Callable[..., EndedCommand]
+) -> None:
     """The next run archives what is new and nothing again; a replay says what is gone."""
     create(gateway, topic)
     create(gateway, f"{topic}-again")
@@ -135,23 +136,19 @@ def test_the_command_deletes_what_is_old(spark: SparkSession, gateway: str, topi
     fill(gateway, topic, range(40))  # from 22 o'clock on, an hour each: the first two are of the day before
     archive(spark, tmp_path, settings, topics=[topic])
 
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "kclient", "pipeline", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-
-    done = run("expire", topic, "--from", str(tmp_path), "--older-than", "2024-05-18", "--dry-run", "--json")
+    done = pipeline("expire", topic, "--from", str(tmp_path), "--older-than", "2024-05-18", "--dry-run", "--json")
     assert (done.returncode, json.loads(done.stdout)["records"]) == (0, 2), done.stderr
     assert archived(tmp_path) == expected(topic, range(40))
-    done = run("expire", "--from", str(tmp_path), "--older-than", "2024-05-18")
+    done = pipeline("expire", "--from", str(tmp_path), "--older-than", "2024-05-18")
     assert (done.returncode, "0: 0 to before 1; 1: 0 to before 1" in done.stdout) == (0, True), done.stderr
     assert archived(tmp_path) == expected(topic, range(2, 40))
     fill(gateway, topic, range(40, 44))
     assert archive(spark, tmp_path, settings, topics=[topic]).records == 4
     assert archived(tmp_path) == expected(topic, range(2, 44))
     arguments = ["--from", str(tmp_path), "--bootstrap", gateway, "--rename", f"{topic}={topic}-again"]
-    done = run("replay", topic, *arguments, "--json", "--master", "local[2]")
+    done = pipeline("replay", topic, *arguments, "--json")
     assert (done.returncode, json.loads(done.stdout)["records"]) == (0, 42), done.stderr
     assert f"old records of {topic}-0 were deleted" in done.stderr.replace("\n", " ")
     assert audit(spark, ArchivedTopic(tmp_path, topic), TopicAt(f"{topic}-again", settings), by="order").same
     for wrong in ("3x", "2999-01-01", "-1d"):
-        assert run("expire", "--from", str(tmp_path), "--older-than", wrong).returncode == 2
+        assert pipeline("expire", "--from", str(tmp_path), "--older-than", wrong).returncode == 2

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import pytest
 from kclient.sync import Producer
 from tests.conftest import require_java
 from tests.spark.archives import create, fill, fill_many, staged
+from tests.spark.conftest import EndedCommand
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -67,30 +69,31 @@ def test_a_dry_run_says_what_would_be_archived(tmp_path: Path, gateway: str, top
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_summary_as_json(tmp_path: Path, gateway: str, topic: str) -> None:
+def test_the_summary_as_json(tmp_path: Path, gateway: str, topic: str, pipeline: Callable[..., EndedCommand]) -> None:
     create(gateway, topic)
     fill(gateway, topic, range(10))
-    done = run(topic, "--to", tmp_path, "--min-partitions", "4", "--json", gateway=gateway)
+    done = pipeline("archive", topic, "--to", tmp_path, "--min-partitions", 4, "--json", "--bootstrap", gateway)
     assert (done.returncode, done.stderr) == (0, "")
     told = json.loads(done.stdout)
     assert (told["manifest"], told["records"], told["remaining"], told["dry_run"]) == (1, 10, 0, False)
     assert told["topics"][0]["size"] == sum(path.stat().st_size for path in tmp_path.glob("topic=*/date=*/*.parquet"))
 
 
-def test_what_is_lost_is_said(tmp_path: Path, gateway: str, topic: str) -> None:
+def test_what_is_lost_is_said(tmp_path: Path, gateway: str, topic: str, pipeline: Callable[..., EndedCommand]) -> None:
     from kclient.sync import Admin
 
     create(gateway, topic)
-    assert run(topic, "--to", tmp_path, gateway=gateway).returncode == 0
+    words = ("archive", topic, "--to", tmp_path, "--bootstrap", gateway)
+    assert pipeline(*words).returncode == 0
     fill(gateway, topic, range(10))
     with Admin(bootstrap_servers=gateway) as admin:
         admin.delete_records({(topic, 0): 3})
-    refused = run(topic, "--to", tmp_path, gateway=gateway)
+    refused = pipeline(*words)
     assert refused.returncode == 1
     assert f"{topic}-0 from 0 to before 3" in refused.stderr
     assert "--allow-data-loss" in refused.stderr
     assert refused.stderr.count("\n") == 1
-    done = run(topic, "--to", tmp_path, "--allow-data-loss", gateway=gateway)
+    done = pipeline(*words, "--allow-data-loss")
     assert (done.returncode, done.stderr) == (0, f"kclient: {topic}: 3 offsets were gone before they were archived\n")
 
 

@@ -6,17 +6,17 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kclient.cli.start import run
 from kclient.errors import ConfigError, UnknownTopicOrPartitionError
 from kclient.spark import ArchivedTopic, AuditReport, TopicAt, archive, audit, replay
 from kclient.sync import Admin, Producer
-from tests.conftest import require_java
 from tests.spark.archives import create, fill
+from tests.spark.conftest import EndedCommand
 from tests.spark.made_archives import Row, make_archive
 
 if TYPE_CHECKING:
@@ -169,28 +169,26 @@ def test_the_page_and_the_pictures(spark: SparkSession, tmp_path: Path) -> None:
     assert [each["same"] for each in told["ranges"]] == [True, False, True, True, False, True]
 
 
-def test_the_command(gateway: str, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    require_java()
+def test_the_command(gateway: str, topic: str, tmp_path: Path, pipeline: Callable[..., EndedCommand]) -> None:
     make(gateway, topic)
     other = make(gateway, f"{topic}-other")
     for name in (topic, other):
         send(gateway, name, [b"a", b"b"], timestamp=5)
 
-    def audited(*arguments: object) -> subprocess.CompletedProcess[str]:
-        words = [sys.executable, "-m", "kclient", "pipeline", "audit", *map(str, arguments), "--master", "local[2]"]
-        return subprocess.run(words, capture_output=True, text=True, timeout=200, check=False)
-
-    same = audited(topic, f"{other}@{gateway}", "-b", gateway)
+    words = [sys.executable, "-m", "kclient", "pipeline", "audit", topic, f"{other}@{gateway}", "-b", gateway]
+    same = subprocess.run(
+        [*words, "--master", "local[2]"], capture_output=True, text=True, timeout=200, check=False
+    )  # fmt: skip
     assert (same.returncode, same.stderr) == (0, "")
     assert same.stdout.splitlines()[1].split("\t")[:4] == ["0", "2", "2", "2"]
     make_archive(tmp_path, topic, [Row(0, 0, b"a", timestamp=5), Row(0, 1, b"c", timestamp=5)])
     page = tmp_path / "page.html"
-    differs = audited(topic, f"{topic}@archive:{tmp_path}", "-b", gateway, "--json", "--html", page)
+    differs = pipeline("audit", topic, f"{topic}@archive:{tmp_path}", "-b", gateway, "--json", "--html", page)
     assert differs.returncode == 1
     report = json.loads(differs.stdout)
     assert (report["by"], report["partitions"][0]["parting"]["right"]["value"]) == ("order", "'c'")
     assert page.read_text().startswith("<!doctype html>")
-    shown = audited(topic, f"{topic}@archive:{tmp_path}", "-b", gateway)
+    shown = pipeline("audit", topic, f"{topic}@archive:{tmp_path}", "-b", gateway)
     assert (shown.returncode, shown.stderr.splitlines()[0]) == (1, "partition 0 parts here:")
     for wrong, message in (
         ((topic, "nothing"), "no such topic: nothing"),
@@ -199,14 +197,13 @@ def test_the_command(gateway: str, topic: str, tmp_path: Path, capsys: pytest.Ca
         ((topic, other, "--by", "value"), "an audit goes by one of"),
         ((topic, other, "--html", tmp_path), "it is a folder"),
     ):
-        code = run(["pipeline", "audit", *map(str, wrong), "-b", gateway])  # before Spark starts
-        told = capsys.readouterr()
-        assert (code, told.err.count("\n"), told.out) == (2, 1, "")
-        assert message in told.err
+        told = pipeline("audit", *wrong, "-b", gateway)
+        assert (told.returncode, told.stderr.count("\n"), told.stdout) == (2, 1, "")
+        assert message in told.stderr
 
 
 def test_arguments_of_the_command_that_would_not_count(
-    topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    topic: str, tmp_path: Path, pipeline: Callable[..., EndedCommand]
 ) -> None:
     make_archive(tmp_path, topic, [Row(0, 0, b"a")])
     make_archive(tmp_path, topic, [Row(0, 0, b"b")], topic_id="a-newer-one")
@@ -220,13 +217,9 @@ def test_arguments_of_the_command_that_would_not_count(
         ((archived, archived), "--left-topic-id or --right-topic-id"),
         ((archived, archived, "--left-topic-id", "the-id", "--right-topic-id", "other"), "say which one by"),
     ):
-        code = run(["pipeline", "audit", *arguments, "-b", "127.0.0.1:1"])
-        told = capsys.readouterr().err
-        assert (code, message in told, told.count("\n")) == (2, True, 1), told
-    require_java()
-    ids = ("--left-topic-id", "the-id", "--right-topic-id", "a-newer-one")
-    words = [sys.executable, "-m", "kclient", "pipeline", "audit", archived, archived, *ids, "--json"]
-    done = subprocess.run(
-        [*words, "--master", "local[1]"], capture_output=True, text=True, timeout=200, check=False
+        told = pipeline("audit", *arguments, "-b", "127.0.0.1:1")
+        assert (told.returncode, message in told.stderr, told.stderr.count("\n")) == (2, True, 1), told
+    done = pipeline(
+        "audit", archived, archived, "--left-topic-id", "the-id", "--right-topic-id", "a-newer-one", "--json"
     )  # fmt: skip
     assert (done.returncode, json.loads(done.stdout)["by"]) == (1, "order"), done.stderr

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,6 +25,7 @@ from tests import mirror_deaths
 from tests.conftest import require_java
 from tests.mirror_deaths import run_here
 from tests.spark.archives import recreate
+from tests.spark.conftest import EndedCommand
 from tests.spark.test_replay import make, read, send_all_kinds, values
 
 if TYPE_CHECKING:
@@ -363,15 +364,13 @@ def _committed(broker: str, topic: str) -> int:
         return sum(consumer.end_offsets([(topic, 0), (topic, 1)]).values())
 
 
-def test_the_command(gateway: str, other: str, topic: str) -> None:
-    require_java()
+def test_the_command(gateway: str, other: str, topic: str, pipeline: Callable[..., EndedCommand]) -> None:
     numbered(gateway, topic, 10)
     with Admin(bootstrap_servers=gateway) as admin:
         admin.alter_group_offsets(f"g-{topic}", {TopicPartition(topic, 0): 3})
 
-    def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-        words = command(gateway, other, *arguments)
-        return subprocess.run(words, capture_output=True, text=True, timeout=200, check=False)
+    def run(*arguments: object) -> EndedCommand:
+        return pipeline("mirror", *arguments, "--from", gateway, "--to", other)
 
     planned = run(topic, "--prefix", "dr-", "--dry-run")
     assert (planned.returncode, planned.stderr) == (0, "")

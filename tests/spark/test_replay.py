@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,6 +27,7 @@ from tests import replay_deaths
 from tests.conftest import require_java
 from tests.kafka_server import KafkaServer
 from tests.spark.archives import create, fill
+from tests.spark.conftest import EndedCommand
 from tests.spark.made_archives import Row, make_archive
 
 if TYPE_CHECKING:
@@ -354,17 +356,15 @@ def test_spark_and_all_are_killed(gateway: str, topic: str, tmp_path: Path, kill
     assert values(gateway, topic) == expected
 
 
-def test_the_command(gateway: str, topic: str, tmp_path: Path) -> None:
+def test_the_command(gateway: str, topic: str, tmp_path: Path, pipeline: Callable[..., EndedCommand]) -> None:
     import json
 
-    require_java()
     create(gateway, topic)
     fill(gateway, topic, range(10))
     make_archive(tmp_path, topic, [Row(0, number, b"%d" % number) for number in range(10)])
 
-    def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-        words = command(topic, "--from", tmp_path, *arguments, gateway=gateway)
-        return subprocess.run(words, capture_output=True, text=True, timeout=200, check=False)
+    def run(*arguments: object) -> EndedCommand:
+        return pipeline("replay", topic, "--from", tmp_path, *arguments, "--bootstrap", gateway)
 
     refused = run()
     assert refused.returncode == 1

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from kclient.spark.pipelines.stats import Counting
 from kclient.sync import Admin, Producer
 from tests.conftest import require_java
 from tests.spark.archives import START, create, fill
+from tests.spark.conftest import EndedCommand
 from tests.spark.made_archives import Row, make_archive
 
 if TYPE_CHECKING:
@@ -164,7 +166,7 @@ def run(*arguments: object, gateway: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def test_the_command(gateway: str, topic: str, tmp_path: Path) -> None:
+def test_the_command(gateway: str, topic: str, tmp_path: Path, pipeline: Callable[..., EndedCommand]) -> None:
     create(gateway, topic)
     fill_with_keys(gateway, topic, 60)
     done = run(topic, "--json", "--html", tmp_path / "page.html", "--png", tmp_path / "p.png", gateway=gateway)
@@ -173,9 +175,9 @@ def test_the_command(gateway: str, topic: str, tmp_path: Path) -> None:
     assert (told["records"], told["keys"]["top"][0]["records"]) == (60, 20)
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
     assert topic in (tmp_path / "page.html").read_text("utf-8")
-    done = run(topic, "--no-keys", gateway=gateway)
-    assert (done.returncode, done.stderr) == (0, "")
-    header, *rows = (line.split("\t") for line in done.stdout.splitlines())
+    counted = pipeline("stats", topic, "--no-keys", "--bootstrap", gateway)
+    assert (counted.returncode, counted.stderr) == (0, "")
+    header, *rows = (line.split("\t") for line in counted.stdout.splitlines())
     assert header[:3] == ["partition", "records", "bytes"]
     assert [row[:2] for row in rows] == [["0", "30"], ["1", "30"]]
 
