@@ -93,6 +93,17 @@ class OffsetAndTimestamp:
     leader_epoch: int | None = None
 
 
+class TimestampType(IntEnum):
+    """Who stamped a record."""
+
+    NO_TIMESTAMP = -1
+    """Nobody: the record was written in message format v0."""
+    CREATE_TIME = 0
+    """The producer, when it made the record."""
+    LOG_APPEND_TIME = 1
+    """The broker, when it appended the record (`message.timestamp.type=LogAppendTime`)."""
+
+
 @dataclass(frozen=True, slots=True)
 class RecordMetadata:
     """Where a produced record was stored."""
@@ -103,6 +114,10 @@ class RecordMetadata:
     """Offset of the record, or -1 with `acks=0`, where the broker does not answer."""
     timestamp: int
     """Milliseconds since the epoch: the producer's timestamp, or the broker's if it stamps the records."""
+    timestamp_type: TimestampType = TimestampType.CREATE_TIME
+    """Whose `timestamp` it is."""
+    log_start_offset: int = -1
+    """The partition's first offset when the broker answered; -1 where it did not tell it, as with `acks=0`."""
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -124,17 +139,6 @@ class PartitionWatermarks(NamedTuple):
     last_stable_offset: int | None
     high_watermark: int | None
     age: float | None
-
-
-class TimestampType(IntEnum):
-    """Who stamped a record."""
-
-    NO_TIMESTAMP = -1
-    """Nobody: the record was written in message format v0."""
-    CREATE_TIME = 0
-    """The producer, when it made the record."""
-    LOG_APPEND_TIME = 1
-    """The broker, when it appended the record (`message.timestamp.type=LogAppendTime`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +168,11 @@ class PartitionInfo:
     in_sync_replicas: tuple[Node, ...] = ()
     offline_replicas: tuple[Node, ...] = ()
     leader_epoch: int | None = None
+    eligible_leader_replicas: tuple[Node, ...] | None = None
+    """Replicas that left the in-sync ones, and may still be elected without a loss (KIP-966); None where the brokers
+    do not tell them, or another call than `Admin.describe_topics` was asked."""
+    last_known_elr: tuple[Node, ...] | None = None
+    """Those that were in sync or eligible before the last of them was lost in an unclean way (KIP-966); or None."""
 
     @property
     def topic_partition(self) -> TopicPartition:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from kclient.producer.states import BATCH_TABLE, EVIDENCE_TABLE, AttemptOutcome, BatchEvent, BatchState, Evidence
 from kclient.records import BatchBuilder, CompressionType, decode_records
 from kclient.state_tables import next_state
-from kclient.types import RecordMetadata
+from kclient.types import RecordMetadata, TimestampType
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,6 +69,7 @@ class ProducerBatch:
         "evidence",
         "full",
         "log_append_time",
+        "log_start_offset",
         "observed",
         "producer_epoch",
         "producer_id",
@@ -109,6 +110,7 @@ class ProducerBatch:
         self.evidence: Evidence = Evidence.NONE
         self.base_offset: int = -1
         self.log_append_time: int = -1
+        self.log_start_offset: int = -1
         self.error: KafkaError | None = None
         self.record_errors: dict[int, KafkaError] | None = None
         self.splits: list[tuple[int, ProducerBatch]] = []
@@ -212,9 +214,9 @@ class ProducerBatch:
             return all(child.done for _, child in self.splits)
         return self.state in _DONE
 
-    def succeed(self, base_offset: int, log_append_time: int) -> None:
+    def succeed(self, base_offset: int, log_append_time: int, log_start_offset: int = -1) -> None:
         """The broker has the batch."""
-        self.base_offset, self.log_append_time = base_offset, log_append_time
+        self.base_offset, self.log_append_time, self.log_start_offset = base_offset, log_append_time, log_start_offset
         self._finish(BatchEvent.ACKNOWLEDGED)
 
     def fail(self, error: KafkaError, record_errors: dict[int, KafkaError] | None = None) -> None:
@@ -261,6 +263,15 @@ class ProducerBatch:
             if self.waiters is not None and waiter in self.waiters:
                 self.waiters.remove(waiter)
 
+    def remove_waiters(self, waiter: object) -> int:
+        """Remove all that equal `waiter`; returns how many there were."""
+        with self.reports.lock:
+            left = [each for each in self.waiters or () if each != waiter]
+            removed = len(self.waiters or ()) - len(left)
+            if self.waiters is not None:
+                self.waiters = left
+        return removed
+
     def locate(self, index: int) -> tuple[ProducerBatch, int]:
         """The batch that a record is in now, and its index there."""
         batch = self
@@ -279,11 +290,12 @@ class ProducerBatch:
     def metadata(self, index: int) -> RecordMetadata:
         """Where a record of this acknowledged batch is stored."""
         timestamp = self.log_append_time
+        stamped = TimestampType.CREATE_TIME if timestamp < 0 else TimestampType.LOG_APPEND_TIME
         if timestamp < 0 and self.runs:
             run = bisect_right(range(0, len(self.runs), 2), index, key=self.runs.__getitem__) - 1
             timestamp = self.runs[2 * run + 1]
         offset = self.base_offset + index if self.base_offset >= 0 else -1
-        return RecordMetadata(self.tp.topic, self.tp.partition, offset, timestamp)
+        return RecordMetadata(self.tp.topic, self.tp.partition, offset, timestamp, stamped, self.log_start_offset)
 
     def add_callback(self, index: int, callback: DeliveryCallback) -> None:
         """Have `callback` called with the record's outcome; under the buffer's lock."""

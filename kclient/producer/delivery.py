@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_right
 from collections.abc import Sequence
+from contextvars import copy_context
 from itertools import islice
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
 
-from kclient.arguments import AS_LONG_AS_IT_TAKES, check_timeout
+from kclient.arguments import AS_LONG_AS_IT_TAKES, check_plain_callback, check_timeout
+from kclient.errors import IllegalStateError
 from kclient.producer.batch import ProducerBatch
+from kclient.producer.done_callbacks import DoneCallback
 from kclient.producer.states import BatchState
 from kclient.records import LazyDelivery
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Callable, Generator, Iterator
+    from contextvars import Context
 
     from kclient.errors import KafkaError
     from kclient.records import Appended
@@ -77,6 +82,44 @@ class Delivery(LazyDelivery):
         self.batch.reports.block_on(self.batch, self.index, timeout)
         self.batch.reports.run_callbacks()
         return self._outcome()
+
+    def cancelled(self) -> bool:
+        """False: only the wait for a delivery can be cancelled."""
+        return False
+
+    def add_done_callback(self, function: Callable[[Delivery], object], *, context: Context | None = None) -> None:
+        """Have the asyncio event loop of this thread call a function once the fate is known, as `asyncio.Future` does.
+
+        So `asyncio.wait` takes deliveries, those of a blocking producer, too:
+        `done, pending = await asyncio.wait(deliveries, timeout=1.0)`.
+
+        Args:
+            function: Called with the delivery, soon after its fate is known, or soon if it is known already.
+            context: The context in which it is called; by default a copy of the caller's.
+
+        Raises:
+            IllegalStateError: No event loop of asyncio runs in this thread.
+            TypeError: The function cannot be called, or is a coroutine function, which nobody would await.
+        """
+        if function is None:
+            raise TypeError("function is a function to be called, not None")
+        check_plain_callback(function, "function")
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            raise IllegalStateError(
+                "Callbacks of a delivery are called by asyncio's event loop, and none runs here: "
+                "give on_delivery to send, await the delivery, or call result in blocking code"
+            ) from None
+        DoneCallback(self.batch, self.index, function, self, loop, context or copy_context())()
+
+    def remove_done_callback(self, function: Callable[[Delivery], object]) -> int:
+        """Undo `add_done_callback`, unless the function is about to be called.
+
+        Returns:
+            How often it was to be called.
+        """
+        return DoneCallback(self.batch, self.index, function).remove()
 
     def _outcome(self) -> RecordMetadata:
         """The outcome, once it is known."""

@@ -345,7 +345,7 @@ class Sender:
             self._producer_id_state.completed(batch, base_offset)
         if not batch.done:
             self.metrics.sent(batch)
-            batch.succeed(base_offset, outcome.log_append_time)
+            batch.succeed(base_offset, outcome.log_append_time, outcome.log_start_offset)
         self._buffer.finished(batch)
 
     def _split(self, batch: ProducerBatch) -> None:

@@ -13,9 +13,10 @@ import pytest
 
 import kclient
 import kclient.sync
+from kclient import ConfigResource, ConfigResourceType
 from kclient.errors import InvalidTopicError, KafkaTimeoutError, NotLeaderOrFollowerError, RecordTooLargeError
 from kclient.records import partition_for_key
-from kclient.types import TopicPartition
+from kclient.types import TimestampType, TopicPartition
 from tests.stored import stored_records
 
 pytestmark = pytest.mark.anyio
@@ -153,3 +154,25 @@ async def test_blocking(broker: str, topic: str) -> None:
     assert told == list(range(1, 3000))
     records = await stored_records(broker, TopicPartition(topic, 0))
     assert [record.value for record in records] == values
+
+
+async def test_a_delivery_says_who_stamped_the_record(broker: str, topic: str) -> None:
+    async with kclient.Admin(bootstrap_servers=broker) as admin:
+        await admin.create_topic(topic, 1, configs={"message.timestamp.type": "LogAppendTime"})
+        async with kclient.Producer(bootstrap_servers=broker) as producer:
+            first = await (await producer.send(topic, b"a", timestamp=NOW))
+            assert (first.offset, first.timestamp_type, first.log_start_offset) == (0, TimestampType.LOG_APPEND_TIME, 0)
+            assert first.timestamp > NOW
+            await admin.delete_records({(topic, 0): 1})
+            resource = ConfigResource(ConfigResourceType.TOPIC, topic)
+            await admin.alter_configs({resource: {"message.timestamp.type": "CreateTime"}})
+            with anyio.fail_after(60):
+                while True:
+                    metadata = await (await producer.send(topic, b"b", timestamp=NOW))
+                    if metadata.timestamp_type is TimestampType.CREATE_TIME:
+                        break
+            assert (metadata.timestamp, metadata.log_start_offset) == (NOW, 1)
+        async with kclient.Producer(bootstrap_servers=broker, acks=0, enable_idempotence=False) as producer:
+            metadata = await (await producer.send(topic, b"c", timestamp=NOW))
+            assert (metadata.offset, metadata.timestamp, metadata.log_start_offset) == (-1, NOW, -1)
+            assert metadata.timestamp_type is TimestampType.CREATE_TIME
