@@ -373,6 +373,16 @@ def as_broker_id(value: Any) -> int:
     return _within(value, "broker_id", 0, INT32_MAX)
 
 
+def as_page_size(value: Any) -> int:
+    """How many partitions an answer has at most.
+
+    Raises:
+        TypeError: It is no whole number.
+        ValueError: It is less than 1, or cannot be sent.
+    """
+    return _within(value, "partition_size_limit_per_response", 1, INT32_MAX)
+
+
 # ------------------------------------------------------------------ numbers and mappings
 
 

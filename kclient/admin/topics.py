@@ -7,8 +7,9 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import TypeAlias
 
 from kclient.admin.answers import failure
-from kclient.admin.arguments import as_end_of_deletion, as_new_topics, as_place, as_totals
+from kclient.admin.arguments import as_end_of_deletion, as_new_topics, as_page_size, as_place, as_totals
 from kclient.admin.base import AdminBase, Outcome
+from kclient.admin.topic_pages import TopicPages
 from kclient.admin.types import (
     NewTopic,
     OffsetSpec,
@@ -43,6 +44,9 @@ from kclient.protocol.messages import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
     DeleteTopicState,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
@@ -51,12 +55,16 @@ from kclient.protocol.messages import (
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from kclient.protocol.registry import ApiKey
 from kclient.types import Node, OffsetAndTimestamp, PartitionInfo, TopicPartition, WholeNumbers
 
 OffsetSpecs: TypeAlias = Mapping[TopicPartition, OffsetSpec | int] | Mapping[tuple[str, int], OffsetSpec | int]
 """Places by partition: an `OffsetSpec`, or a timestamp in milliseconds."""
+_Told: TypeAlias = MetadataResponseTopic | DescribeTopicPartitionsResponseTopic
 _FIRST_BY_ID = 12
 """The first version of Metadata that is asked for topics by id."""
 
@@ -179,6 +187,7 @@ class TopicOperations(AdminBase):
         names: Collection[str] | TopicIds,
         *,
         include_authorized_operations: bool = False,
+        partition_size_limit_per_response: int = 2000,
         timeout: float | None = None,
     ) -> dict[str, TopicDescription]:
         """Topics with their partitions, leaders and replicas.
@@ -186,6 +195,8 @@ class TopicOperations(AdminBase):
         Args:
             names: which; `TopicIds` for topics by id (KIP-516; Kafka 3.1).
             include_authorized_operations: tell also what this user may do with each (KIP-430; Kafka 2.3).
+            partition_size_limit_per_response: partitions in one answer at most, where topics are given by name and the
+                brokers tell of them page by page (KIP-966; Kafka 3.8). Brokers have a limit of their own.
             timeout: seconds; the default is `default.api.timeout.ms`.
 
         Returns:
@@ -197,8 +208,10 @@ class TopicOperations(AdminBase):
             UnsupportedVersionError: the broker is too old for ids, or to tell the operations.
             PartialFailureError: several are unknown.
             TypeError: the names are not a list of strings.
+            ValueError: the limit is not positive.
         """
         check_flag(include_authorized_operations, "include_authorized_operations")
+        limit = as_page_size(partition_size_limit_per_response)
         what = "Describing topics"
         by_id = isinstance(names, TopicIds)
         if isinstance(names, TopicIds):
@@ -207,36 +220,63 @@ class TopicOperations(AdminBase):
             }
         else:
             asked = {name: MetadataRequestTopic(name=name) for name in as_names(names, "topics")}
-        request = MetadataRequest(
+        whole = MetadataRequest(
             topics=list(asked.values()),
             allow_auto_topic_creation=False,
             include_topic_authorized_operations=include_authorized_operations,
         )
 
-        async def ask_one(trial: Trial, connection: Connection) -> MetadataResponse:
-            if by_id and version_for(connection, MetadataRequest) < _FIRST_BY_ID:
-                raise UnsupportedVersionError(
-                    f"{connection.address} describes topics by name only (Kafka 3.1 by id too)"
-                )
-            return await self._exchange(trial, connection, request, MetadataResponse)
+        async def ask(trial: Trial) -> tuple[Iterable[_Told], Iterable[MetadataResponseBroker]]:
+            return await self._described(trial, whole, None if by_id else TopicPages(asked, limit))
 
-        async def ask(trial: Trial) -> MetadataResponse:
-            return await self._cluster.ask_any(lambda connection: ask_one(trial, connection), trial=trial)
-
-        response = await self._retrying(ask, timeout, what)
+        topics, brokers = await self._retrying(ask, timeout, what)
         described = {
             key: topic
-            for topic in response.topics
+            for topic in topics
             if (key := topic_id_text(topic.topic_id) if by_id else topic.name) is not None and key in asked
         }
         failures = _failures((key, topic.error_code, None) for key, topic in described.items())
         for key in asked.keys() - described.keys():
             failures[key] = UnknownTopicOrPartitionError(f"Topic {shown(key)}: The broker's answer leaves it out")
         raise_failures(what, failures)
-        nodes = {
-            broker.node_id: Node(broker.node_id, broker.host, broker.port, broker.rack) for broker in response.brokers
-        }
-        return {key: _description(topic, nodes) for key, topic in described.items()}
+        nodes = {broker.node_id: Node(broker.node_id, broker.host, broker.port, broker.rack) for broker in brokers}
+        return {
+            key: _description(topic, nodes, operations=include_authorized_operations)
+            for key, topic in described.items()
+        }  # fmt: skip
+
+    async def _described(
+        self, trial: Trial, whole: MetadataRequest, pages: TopicPages | None
+    ) -> tuple[Iterable[_Told], Iterable[MetadataResponseBroker]]:
+        """The topics and the brokers.
+
+        Args:
+            trial: is told what is tried.
+            whole: asks for both in one answer.
+            pages: asks page by page, where brokers can; None for topics by id.
+        """
+
+        async def ask(connection: Connection) -> MetadataResponse | DescribeTopicPartitionsResponse:
+            if pages is None and version_for(connection, MetadataRequest) < _FIRST_BY_ID:
+                raise UnsupportedVersionError(
+                    f"{connection.address} describes topics by name only (Kafka 3.1 by id too)"
+                )
+            if pages is None or ApiKey.DESCRIBE_TOPIC_PARTITIONS not in connection.api_versions:
+                return await self._exchange(trial, connection, whole, MetadataResponse)
+            return await self._exchange(trial, connection, pages.request(), DescribeTopicPartitionsResponse)
+
+        while True:
+            told = await self._cluster.ask_any(ask, trial=trial)
+            if isinstance(told, MetadataResponse):
+                return told.topics, told.brokers
+            if pages is None or not pages.take(told):
+                break
+        # their addresses are in no page
+        request = MetadataRequest(topics=[], allow_auto_topic_creation=False)
+        metadata = await self._cluster.ask_any(
+            lambda connection: self._exchange(trial, connection, request, MetadataResponse), trial=trial
+        )
+        return (pages.topics if pages is not None else {}).values(), metadata.brokers
 
     async def _all_topics(self, timeout: float | None, what: str) -> MetadataResponse:
         request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
@@ -348,9 +388,17 @@ def _by_name(topics: Iterable[CreatableTopic]) -> dict[str, list[CreatableTopic]
     return named
 
 
-def _description(topic: MetadataResponseTopic, nodes: Mapping[int, Node]) -> TopicDescription:
+def _description(topic: _Told, nodes: Mapping[int, Node], *, operations: bool) -> TopicDescription:
     def known(ids: Iterable[int]) -> tuple[Node, ...]:
         return tuple(nodes.get(number) or Node(number, "", -1) for number in ids)
+
+    def eligible(
+        partition: MetadataResponsePartition | DescribeTopicPartitionsResponsePartition,
+    ) -> tuple[tuple[Node, ...] | None, tuple[Node, ...] | None]:
+        if isinstance(partition, MetadataResponsePartition):
+            return None, None
+        eligible, last = partition.eligible_leader_replicas, partition.last_known_elr
+        return None if eligible is None else known(eligible), None if last is None else known(last)
 
     name = topic.name or ""
     described = {partition.partition_index: partition for partition in topic.partitions}
@@ -363,6 +411,8 @@ def _description(topic: MetadataResponseTopic, nodes: Mapping[int, Node]) -> Top
             in_sync_replicas=known(partition.isr_nodes),
             offline_replicas=known(partition.offline_replicas),
             leader_epoch=partition.leader_epoch if partition.leader_epoch >= 0 else None,
+            eligible_leader_replicas=eligible(partition)[0],
+            last_known_elr=eligible(partition)[1],
         )
         for _, partition in sorted(described.items())
     )
@@ -371,7 +421,7 @@ def _description(topic: MetadataResponseTopic, nodes: Mapping[int, Node]) -> Top
         topic_id_text(topic.topic_id),
         topic.is_internal,
         partitions,
-        operations_in(topic.topic_authorized_operations),
+        operations_in(topic.topic_authorized_operations) if operations else None,
     )
 
 

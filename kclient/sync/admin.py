@@ -159,6 +159,7 @@ class Admin(StartedByWith):
         names: Collection[str] | TopicIds,
         *,
         include_authorized_operations: bool = False,
+        partition_size_limit_per_response: int = 2000,
         timeout: float | None = None,
     ) -> dict[str, TopicDescription]:
         """Topics with their partitions, leaders and replicas."""
@@ -166,6 +167,7 @@ class Admin(StartedByWith):
             self._admin.describe_topics,
             names,
             include_authorized_operations=include_authorized_operations,
+            partition_size_limit_per_response=partition_size_limit_per_response,
             timeout=timeout,
         )
 

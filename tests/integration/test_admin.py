@@ -74,6 +74,22 @@ async def test_topics_from_creation_to_deletion(broker: str, topic: str) -> None
             await admin.delete_topic(topic)
 
 
+async def test_topics_in_many_pages(broker: str, topic: str) -> None:
+    names = [f"{topic}-{letter}" for letter in "abc"]
+    async with kclient.Admin(bootstrap_servers=broker) as admin:
+        await admin.create_topics([NewTopic(name, 5) for name in names])
+        for name in names:
+            assert await partition_count(admin, name, 5) == 5
+        whole = await admin.describe_topics(names)
+        assert await admin.describe_topics(names, partition_size_limit_per_response=2) == whole
+        assert list(whole) == names
+        assert all([info.partition for info in topic.partitions] == [0, 1, 2, 3, 4] for topic in whole.values())
+        with pytest.raises(PartialFailureError) as caught:
+            await admin.describe_topics([*names, f"{topic}-x", f"{topic}-0"], partition_size_limit_per_response=3)
+        assert set(caught.value.failures) == {f"{topic}-x", f"{topic}-0"}
+        await admin.delete_topics(names)
+
+
 async def test_several_failures_are_told_together(broker: str, topic: str) -> None:
     async with kclient.Admin(bootstrap_servers=broker) as admin:
         topics = [NewTopic(topic, 1), NewTopic("not/a name", 1), NewTopic("", 1)]

@@ -293,6 +293,7 @@ OVERRIDES: dict[tuple[str, str], tuple[st.SearchStrategy[Any], st.SearchStrategy
     ("describe_producers", "partitions"): (st.lists(st.tuples(topic, st.just(0)), max_size=1), nearly_partitions),
     ("find_hanging_transactions", "partitions"): (st.none() | partitions, nearly_partitions),
     ("describe_topics", "names"): (st.lists(st.just("made"), max_size=1) | topic_ids, st.lists(texts, max_size=2)),
+    ("describe_topics", "partition_size_limit_per_response"): (st.integers(1, 9), counts),
     ("describe_configs", "names"): (st.none() | st.lists(st.just("retention.ms")), st.lists(texts, max_size=2)),
     ("list_config_resources", "types"): (
         st.none() | st.lists(st.sampled_from(resource_types), max_size=2),
