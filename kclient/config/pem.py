@@ -5,26 +5,24 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from kclient.errors import ConfigError, NotYetSupportedError
+from kclient.errors import ConfigError
 
-__all__ = ["certificates", "is_encrypted", "private_key", "read_pem"]
+__all__ = ["certificates", "is_encrypted", "kind_of_store", "pem_text", "private_key", "read_store"]
 
 _BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
 _JKS = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
 
 
-def read_pem(path: str, setting: str, remedy: str) -> str:
-    """The text of a PEM file.
+def read_store(path: str, setting: str) -> bytes:
+    """The content of a key store or trust store.
 
     Args:
         path: Of the file.
         setting: What named it, for error messages.
-        remedy: What makes a PEM file of a Java key store.
 
     Raises:
-        ConfigError: If the file cannot be read, or holds no PEM text; or if the path is PEM text itself, which no
-            error shows, since a private key may be in it.
-        NotYetSupportedError: If it is a key store in one of Java's formats.
+        ConfigError: If the file cannot be read; or if the path is PEM text itself, which no error shows, since a
+            private key may be in it.
     """
     if "-----BEGIN" in path or "\n" in path:
         raise ConfigError(
@@ -32,13 +30,27 @@ def read_pem(path: str, setting: str, remedy: str) -> str:
             "ssl.keystore.certificate.chain, or into ssl.truststore.certificates"
         )
     try:
-        content = Path(path).read_bytes()
+        return Path(path).read_bytes()
     except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(f"{setting}: the file {path} cannot be read: {reason}") from error
-    if content.startswith(_JKS) or (content.startswith(b"0") and b"-----BEGIN" not in content):
-        kind = "JKS" if content.startswith(_JKS) else "PKCS12"
-        raise NotYetSupportedError(f"{setting}: {path} looks like a {kind} key store; kclient reads PEM. {remedy}")
+
+
+def kind_of_store(content: bytes) -> str | None:
+    """The format that a store seems to have, as the settings name it; None for none that is known."""
+    if content.startswith(_JKS):
+        return "JKS"
+    if b"-----BEGIN" in content:
+        return "PEM"
+    return "PKCS12" if content.startswith(b"0") else None
+
+
+def pem_text(content: bytes, path: str, setting: str) -> str:
+    """The text of a PEM file.
+
+    Raises:
+        ConfigError: If there is no PEM text in it.
+    """
     text = content.decode("utf-8", "replace")
     if not _BLOCK.search(text):
         raise ConfigError(f"{setting}: {path} holds no PEM text (-----BEGIN ...)")

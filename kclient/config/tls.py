@@ -65,15 +65,15 @@ class TlsSettings:
     ssl_keymanager_algorithm: str = setting(Text(), "SunX509", "Algorithm of the key manager.", served=False)
     ssl_trustmanager_algorithm: str = setting(Text(), "PKIX", "Algorithm of the trust manager.", served=False)
     ssl_keystore_type: str = setting(
-        Text(), "PEM", "Format of the key store; `PEM` is what can be read.", java_default="JKS"
+        Text(), "PEM", "Format of the key store: `PEM`, or `PKCS12` (extra `pkcs12`).", java_default="JKS"
     )
     ssl_keystore_location: str | None = setting(
         FilePath(),
         None,
-        "PEM file with the client's private key and its certificate chain, for brokers that ask for one.",
+        "File with the client's private key and its certificate chain, for brokers that ask for one.",
     )
     ssl_keystore_password: Secret | None = setting(
-        Password(), None, "Password of the key store; PEM has none, see `ssl.key.password`."
+        Password(), None, "Password of a PKCS12 key store; PEM has none, see `ssl.key.password`."
     )
     ssl_keystore_key: Secret | None = setting(
         Password(), None, "The client's private key as PEM text, instead of `ssl.keystore.location`."
@@ -85,15 +85,17 @@ class TlsSettings:
         Password(), None, "Password of the client's private key, if it is encrypted."
     )
     ssl_truststore_type: str = setting(
-        Text(), "PEM", "Format of the trust store; `PEM` is what can be read.", java_default="JKS"
+        Text(), "PEM", "Format of the trust store: `PEM`, or `PKCS12` (extra `pkcs12`).", java_default="JKS"
     )
     ssl_truststore_location: str | None = setting(
         FilePath(),
         None,
-        """PEM file with the certificates of the authorities that brokers' certificates are checked against; without
+        """File with the certificates of the authorities that brokers' certificates are checked against; without
         it and `ssl.truststore.certificates` the system's.""",
     )
-    ssl_truststore_password: Secret | None = setting(Password(), None, "Password of the trust store; PEM has none.")
+    ssl_truststore_password: Secret | None = setting(
+        Password(), None, "Password of a PKCS12 trust store, if its certificates are encrypted; PEM has none."
+    )
     ssl_truststore_certificates: Secret | None = setting(
         Password(), None, "The authorities' certificates as PEM text, instead of `ssl.truststore.location`."
     )

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from kclient.config.pem import certificates, is_encrypted, private_key, read_pem
+from kclient.config.pem import certificates, is_encrypted, kind_of_store, pem_text, private_key, read_store
+from kclient.config.pkcs12 import stored_key, trusted_certificates
 from kclient.config.secret import Secret
 from kclient.errors import ConfigError, NotYetSupportedError
 
@@ -20,13 +21,10 @@ _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_
 _TLS_1_3_SUITES = frozenset({"TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256", "TLS_AES_128_GCM_SHA256"})
 _OTHER_1_3_SUITES = frozenset({"TLS_AES_128_CCM_SHA256", "TLS_AES_128_CCM_8_SHA256"})
 
-_REMEDIES = {
-    "ssl.truststore.type": "Export it: keytool -list -rfc -keystore FILE > trust.pem, then set "
-    "ssl.truststore.type=PEM and ssl.truststore.location=trust.pem",
-    "ssl.keystore.type": "Export it: keytool -importkeystore -srckeystore FILE -destkeystore key.p12 "
-    "-deststoretype PKCS12 (for JKS only), openssl pkcs12 -in key.p12 -out key.pem, then set ssl.keystore.type=PEM and "
-    "ssl.keystore.location=key.pem",
-}
+_REMEDY = (
+    "Convert it: keytool -importkeystore -srckeystore FILE -destkeystore store.p12 -deststoretype PKCS12, then set "
+    "{store}.type=PKCS12 and {store}.location=store.p12"
+)
 
 
 class ContextSettings(Protocol):
@@ -122,18 +120,22 @@ def _said(name: str) -> str:
 
 
 def _check_stores(settings: ContextSettings) -> None:
-    """The rules of the Java client for PEM."""
-    _check_type("ssl.keystore.type", settings.ssl_keystore_type)
-    _check_type("ssl.truststore.type", settings.ssl_truststore_type)
-    passwords = {
-        "ssl.keystore.password": settings.ssl_keystore_password,
-        "ssl.truststore.password": settings.ssl_truststore_password,
-    }
-    for name, value in passwords.items():
-        if value is not None:
+    """The rules of the Java client."""
+    _check_store(
+        "ssl.keystore", settings.ssl_keystore_type, settings.ssl_keystore_location, settings.ssl_keystore_password
+    )
+    _check_store(
+        "ssl.truststore",
+        settings.ssl_truststore_type,
+        settings.ssl_truststore_location,
+        settings.ssl_truststore_password,
+    )
+    if settings.ssl_keystore_type.upper() == "PKCS12":
+        if settings.ssl_keystore_password is None:
+            raise ConfigError("ssl.keystore.password is missing: a PKCS12 key store has one")
+        if settings.ssl_key_password not in (None, settings.ssl_keystore_password):
             raise ConfigError(
-                f"{name} is set, but PEM files have no password of their own; "
-                "the password of an encrypted private key is ssl.key.password"
+                "ssl.key.password is another than ssl.keystore.password, but a PKCS12 store has one password for all"
             )
     key, chain = settings.ssl_keystore_key, settings.ssl_keystore_certificate_chain
     if settings.ssl_truststore_location is not None and settings.ssl_truststore_certificates is not None:
@@ -149,12 +151,39 @@ def _check_stores(settings: ContextSettings) -> None:
         raise ConfigError("ssl.key.password is set, but no key: set ssl.keystore.location or ssl.keystore.key")
 
 
-def _check_type(name: str, value: str) -> None:
-    if value.upper() == "PEM":
-        return
-    if value.upper() in ("JKS", "JCEKS", "PKCS12", "BCFKS"):
-        raise NotYetSupportedError(f"{name}={value} is not supported: kclient reads PEM. {_REMEDIES[name]}")
-    raise ConfigError(f"{name}: expected PEM")
+def _check_store(store: str, kind: str, location: str | None, password: Secret | None) -> None:
+    """Whether its format can be read, and the rest fits."""
+    if kind.upper() == "PEM":
+        if password is not None:
+            raise ConfigError(
+                f"{store}.password is set, but PEM files have no password of their own; the password of an encrypted "
+                f"private key is ssl.key.password, and Java's key stores are {store}.type=PKCS12"
+            )
+    elif kind.upper() == "PKCS12":
+        if location is None:
+            raise ConfigError(f"{store}.type={kind} has no effect without {store}.location: texts are always PEM")
+    elif kind.upper() in ("JKS", "JCEKS", "BCFKS"):
+        raise NotYetSupportedError(
+            f"{store}.type={kind} is not supported: PEM and PKCS12 are. {_REMEDY.format(store=store)}"
+        )
+    else:
+        raise ConfigError(f"{store}.type: expected PEM or PKCS12")
+
+
+def _read(store: str, path: str, kind: str) -> bytes:
+    """The content of a store that is in the format that the settings say."""
+    content = read_store(path, f"{store}.location")
+    found = kind_of_store(content)
+    if found == "JKS":
+        raise NotYetSupportedError(
+            f"{store}.location: {path} looks like a JKS key store, which cannot be read. {_REMEDY.format(store=store)}"
+        )
+    if found is not None and found != kind.upper():
+        more = f" and {store}.password" if found == "PKCS12" else ""
+        raise ConfigError(
+            f"{store}.location: {path} looks like a {found} store, not {kind.upper()}: set {store}.type={found}{more}"
+        )
+    return content
 
 
 def _versions(settings: ContextSettings) -> tuple[ssl.TLSVersion, ssl.TLSVersion]:
@@ -212,39 +241,51 @@ def _openssl_name(name: str) -> str:
 
 
 def _load_trust(context: ssl.SSLContext, settings: ContextSettings) -> None:
+    path, kind = settings.ssl_truststore_location, settings.ssl_truststore_type
     if settings.ssl_truststore_certificates is not None:
         setting = "ssl.truststore.certificates"
-        text = settings.ssl_truststore_certificates.reveal()
-    elif settings.ssl_truststore_location is not None:
+        trusted = certificates(settings.ssl_truststore_certificates.reveal(), setting)
+    elif path is not None:
         setting = "ssl.truststore.location"
-        text = read_pem(settings.ssl_truststore_location, setting, _REMEDIES["ssl.truststore.type"])
+        content = _read("ssl.truststore", path, kind)
+        if kind.upper() == "PKCS12":
+            trusted = trusted_certificates(content, path, settings.ssl_truststore_password)
+        else:
+            trusted = certificates(pem_text(content, path, setting), setting)
     else:
         context.load_default_certs(ssl.Purpose.SERVER_AUTH)
         return
     try:
-        context.load_verify_locations(cadata=certificates(text, setting))
+        context.load_verify_locations(cadata=trusted)
     except ssl.SSLError as error:
         raise ConfigError(f"{setting} holds a certificate that cannot be read: {error.reason or error}") from error
 
 
 def _load_key(context: ssl.SSLContext, settings: ContextSettings) -> None:
-    if settings.ssl_keystore_location is not None:
+    path, kind = settings.ssl_keystore_location, settings.ssl_keystore_type
+    password = settings.ssl_key_password
+    if path is not None:
         key_setting = chain_setting = "ssl.keystore.location"
-        text = read_pem(settings.ssl_keystore_location, key_setting, _REMEDIES["ssl.keystore.type"])
-        key, chain = private_key(text, key_setting), certificates(text, chain_setting)
+        content = _read("ssl.keystore", path, kind)
+        if kind.upper() == "PKCS12":
+            assert settings.ssl_keystore_password is not None
+            stored = stored_key(content, path, settings.ssl_keystore_password)
+            key, chain, password = stored.key, stored.chain, stored.password
+        else:
+            text = pem_text(content, path, key_setting)
+            key, chain = private_key(text, key_setting), certificates(text, chain_setting)
     elif settings.ssl_keystore_key is not None and settings.ssl_keystore_certificate_chain is not None:
         key_setting, chain_setting = "ssl.keystore.key", "ssl.keystore.certificate.chain"
         key = private_key(settings.ssl_keystore_key.reveal(), key_setting)
         chain = certificates(settings.ssl_keystore_certificate_chain.reveal(), chain_setting)
     else:
         return
-    password = settings.ssl_key_password
     if password is None and is_encrypted(key):
         raise ConfigError(f"the private key of {key_setting} is encrypted: set ssl.key.password")
     try:
-        with _as_file(chain + key) as path:
+        with _as_file(chain + key) as file:
             # without a password OpenSSL would ask for one on the terminal
-            context.load_cert_chain(path, password="" if password is None else password.reveal())
+            context.load_cert_chain(file, password="" if password is None else password.reveal())
     except ssl.SSLError as error:
         raise ConfigError(_key_problem(error, key, key_setting, chain_setting)) from error
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import ssl
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,10 +12,13 @@ from typing import Any
 
 import anyio
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.serialization import pkcs12
 
 import kclient
 import kclient.sync
-from kclient.errors import KafkaTimeoutError, SslAuthenticationError
+from kclient.errors import KafkaTimeoutError, NotYetSupportedError, SslAuthenticationError
 from tests.certificates import Authority
 from tests.kafka_listeners import SecureListeners
 from tests.kafka_server import KafkaServer
@@ -92,6 +96,46 @@ async def test_all_clients(one_side: Settings, topic: str) -> None:
 @pytest.mark.parametrize("way", ["texts", "files", "context"])
 async def test_mutual(both_sides: dict[str, Settings], way: str, topic: str) -> None:
     await round_trip(both_sides[way], topic)
+
+
+@pytest.mark.parametrize("legacy", [False, True], ids=["as now", "as before Java 17"])
+async def test_stores_that_keytool_makes(
+    kafka: KafkaServer, secure_listeners: SecureListeners, tmp_path: Path, topic: str, legacy: bool
+) -> None:
+    """By way of JKS, whose keys kclient does not read."""
+
+    def keytool(*words: str) -> None:
+        options = ["-J-Dkeystore.pkcs12.legacy"] if legacy else []
+        subprocess.run(["keytool", *options, *words, "-noprompt"], cwd=tmp_path, check=True, capture_output=True)
+
+    identity = secure_listeners.client
+    key: Any = serialization.load_pem_private_key(identity.key.encode(), None)
+    leaf, *chain = x509.load_pem_x509_certificates(identity.chain.encode())
+    encryption = serialization.BestAvailableEncryption(b"secret")
+    (tmp_path / "made.p12").write_bytes(pkcs12.serialize_key_and_certificates(b"client", key, leaf, chain, encryption))
+    (tmp_path / "authority.pem").write_text(secure_listeners.authority.pem)
+    passwords = ("-srcstorepass", "secret", "-deststorepass", "secret")
+    stores = ("-importkeystore", *passwords, "-srckeystore")
+    keytool(*stores, "made.p12", "-destkeystore", "client.jks", "-deststoretype", "JKS")
+    keytool(*stores, "client.jks", "-destkeystore", "client.p12", "-deststoretype", "PKCS12")
+    keytool(
+        "-importcert", "-alias", "ca", "-file", "authority.pem", "-keystore", "trust.p12",
+        "-storetype", "PKCS12", "-storepass", "secret",
+    )  # fmt: skip
+    settings = {
+        "bootstrap.servers": kafka.addresses["SSL_CLIENT"],
+        "security.protocol": "SSL",
+        "ssl.truststore.type": "PKCS12",
+        "ssl.truststore.location": str(tmp_path / "trust.p12"),
+        "ssl.truststore.password": "secret",
+        "ssl.keystore.type": "PKCS12",
+        "ssl.keystore.location": str(tmp_path / "client.p12"),
+        "ssl.keystore.password": "secret",
+        "ssl.key.password": "secret",
+    }
+    await round_trip(settings, topic)
+    with pytest.raises(NotYetSupportedError, match="keytool -importkeystore"):
+        kclient.Admin({**settings, "ssl.keystore.location": str(tmp_path / "client.jks")})
 
 
 @pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])

@@ -256,18 +256,22 @@ def test_without_security_the_settings_would_do_nothing() -> None:
     ProducerConfig.parse(bootstrap_servers="a:1", ssl_protocol="TLSv1.3", ssl_endpoint_identification_algorithm="https")
 
 
-@pytest.mark.parametrize("kind", ["JKS", "PKCS12", "pkcs12"])
+@pytest.mark.parametrize("kind", ["JKS", "bcfks"])
 @pytest.mark.parametrize("store", ["truststore", "keystore"])
 def test_java_stores(kind: str, store: str) -> None:
-    with pytest.raises(NotYetSupportedError, match=rf"ssl\.{store}\.type={kind} .* PEM\. Export it: keytool"):
+    said = rf"ssl\.{store}\.type={kind} is not supported: .* keytool -importkeystore .* set ssl\.{store}\.type=PKCS12"
+    with pytest.raises(NotYetSupportedError, match=said):
         context(**{f"ssl_{store}_type": kind})
+    assert "expected PEM or PKCS12" in refusal(**{f"ssl_{store}_type": "JSK"})
 
 
-@pytest.mark.parametrize(("content", "kind"), [(b"\xfe\xed\xfe\xed\0\0\0\2", "JKS"), (b"0\x82\x0a\x01", "PKCS12")])
 @pytest.mark.parametrize("store", ["truststore", "keystore"])
-def test_java_stores_are_recognised(tmp_path: Path, content: bytes, kind: str, store: str) -> None:
-    with pytest.raises(NotYetSupportedError, match=f"looks like a {kind} key store; kclient reads PEM. Export it"):
-        context(**{f"ssl_{store}_location": file(tmp_path, content)})
+def test_java_stores_are_recognised(tmp_path: Path, store: str) -> None:
+    with pytest.raises(NotYetSupportedError, match=r"a JKS key store, which cannot be read\. Convert it"):
+        context(**{f"ssl_{store}_location": file(tmp_path, b"\xfe\xed\xfe\xed\0\0\0\2")})
+    assert f"looks like a PKCS12 store, not PEM: set ssl.{store}.type=PKCS12 and ssl.{store}.password" in refusal(
+        **{f"ssl_{store}_location": file(tmp_path, b"0\x82\x0a\x01")}
+    )
 
 
 def test_contradictions(tmp_path: Path, identity: Identity) -> None:
