@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -19,7 +20,9 @@ from kclient.errors import ConfigError, NotYetSupportedError
 
 __all__ = ["LONG", "ClientConfig", "ConfigInput"]
 
-_DERIVED = ("tls_context", "sasl_credentials")
+logger: logging.Logger = logging.getLogger("kclient.config")
+
+_DERIVED = ("_followed_context", "sasl_credentials")
 
 LONG = 2**63 - 1
 """Largest value of Java's long."""
@@ -186,6 +189,11 @@ class ClientConfig(SecuritySettings):
         made = cls(**attributes, explicit=explicit)
         # files and credentials that are missing are told now, not when the first connection is made
         _ = made.tls_context, made.sasl_credentials
+        if made.security_protocol.endswith("SSL") and not made.ssl_endpoint_identification_algorithm:
+            logger.warning(
+                "ssl.endpoint.identification.algorithm is empty: whoever has a certificate of a trusted authority, "
+                "for whatever name, can pose as the broker"
+            )
         return made
 
     @classmethod

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import ssl
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
+from kclient.config.followed_context import FollowedContext
 from kclient.config.sasl import SaslSettings
 from kclient.config.sasl_credentials import OAuthCredentials, PasswordCredentials, resolve_credentials
 from kclient.config.setting import Choice, Text, setting
@@ -29,17 +30,24 @@ class SecuritySettings(SaslSettings, TlsSettings):
         Text(), None, "Java security providers; without meaning in Python.", served=False
     )
 
-    @cached_property
+    @property
     def tls_context(self) -> ssl.SSLContext | None:
-        """What connections are encrypted with; None if `security.protocol` says that they are not.
+        """What the next connection is encrypted with; None if `security.protocol` says that it is not.
+
+        It is another one once the files of key or trust store have changed.
 
         Raises:
             ConfigError: If a file cannot be read, a certificate or key makes no sense, or settings contradict.
-            NotYetSupportedError: For key stores in Java's formats, and what Python's `ssl` cannot do.
+            NotYetSupportedError: For JKS stores, and what Python's `ssl` cannot do.
         """
+        return self._followed_context.current()
+
+    @cached_property
+    def _followed_context(self) -> FollowedContext:
         defaults = {field.name: field.default for field in dataclasses.fields(TlsSettings)}
         given = [name.replace("_", ".") for name, value in defaults.items() if getattr(self, name) != value]
-        return make_context(self, given)
+        files = (self.ssl_truststore_location, self.ssl_keystore_location)
+        return FollowedContext(partial(make_context, self, given), [path for path in files if path is not None])
 
     @cached_property
     def sasl_credentials(self) -> PasswordCredentials | OAuthCredentials | None:

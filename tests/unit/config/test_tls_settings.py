@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import ssl
 import traceback
@@ -177,10 +178,51 @@ def test_nothing_is_left_on_disk(tmp_path: Path, identity: Identity, monkeypatch
     assert list(tmp_path.iterdir()) == []
 
 
-def test_host_names_unchecked() -> None:
+def test_host_names_unchecked(caplog: pytest.LogCaptureFixture) -> None:
     made = context(ssl_endpoint_identification_algorithm="")
     assert not made.check_hostname
     assert made.verify_mode is ssl.CERT_REQUIRED
+    assert "can pose as the broker" in caplog.text
+
+
+def test_files_that_change_are_read_again(
+    tmp_path: Path, shown_by: Callable[[ssl.SSLContext, str], bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also when another file is put in their place; what cannot be used changes nothing, and is told of once."""
+    caplog.set_level("INFO", "kclient.config")
+    old, new = AUTHORITY.issue("old@example.org"), AUTHORITY.issue("new@example.org")
+    key, trust = tmp_path / "key.pem", tmp_path / "trust.pem"
+    old.write(key)
+    trust.write_text(AUTHORITY.pem)
+    made = ProducerConfig.parse(
+        bootstrap_servers="a:1", security_protocol="SSL", ssl_keystore_location=key, ssl_truststore_location=trust
+    )
+    first = made.tls_context
+    assert first is not None
+    assert made.tls_context is first
+    assert shown_by(first, AUTHORITY.pem) == first_of(old.chain)
+
+    os.replace(new.write(tmp_path / "renewed.pem"), key)
+    second = made.tls_context
+    assert second is not None
+    assert made.tls_context is second
+    assert shown_by(second, AUTHORITY.pem) == first_of(new.chain)
+
+    key.write_text("half of a k")
+    assert made.tls_context is second
+    trust.unlink()
+    assert made.tls_context is second
+    assert made.tls_context is second
+    told = [record.levelname for record in caplog.records]
+    assert told == ["INFO", "WARNING", "WARNING"]
+    assert "half of a k" not in caplog.text
+
+    old.write(key)
+    trust.write_text(AUTHORITY.pem + STRANGER.pem)
+    third = made.tls_context
+    assert third is not None
+    assert shown_by(third, AUTHORITY.pem) == first_of(old.chain)
+    assert len(third.get_ca_certs()) == 2
 
 
 V2, V3 = ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3
