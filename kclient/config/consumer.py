@@ -64,6 +64,13 @@ class ConsumerConfig(ClientConfig):
     enable_auto_commit: bool = setting(
         Boolean(), True, "Whether positions are committed in the background; off without `group.id`."
     )
+    enable_auto_offset_store: bool = setting(
+        Boolean(),
+        True,
+        """Whether what is committed by default are the positions, behind all records that were returned. With `false`,
+        a habit of librdkafka's, it is what `store_offsets` has stored: what you are through with.""",
+        own=True,
+    )
     exclude_internal_topics: bool = setting(
         Boolean(), True, "Whether subscriptions by pattern leave out Kafka's own topics."
     )

@@ -31,7 +31,6 @@ LIBRDKAFKA = {
     "delivery.report.only.error": "",
     "dr_cb": "",
     "dr_msg_cb": "",
-    "enable.auto.offset.store": "",
     "enable.gapless.guarantee": "",
     "enable.partition.eof": "",
     "enable.random.seed": "",
@@ -157,8 +156,6 @@ _HINTS = {
     "ssl.sigalgs.list": _CONTEXT,
     "sasl.oauthbearer.method": "set sasl.oauthbearer.token.endpoint.url, or sasl.login.callback.handler.class",
     "enable.sasl.oauthbearer.unsecure.jwt": "put unsecuredLoginStringClaim_sub into sasl.jaas.config",
-    "enable.auto.offset.store": "commit the offsets you have processed with commit(offsets), with "
-    "enable.auto.commit=false",
     "broker.address.family": "every address that the name resolves to is tried, IPv6 and IPv4; to use one family only, "
     "give an address of it in bootstrap.servers",
     "statistics.interval.ms": "call metrics() when you want figures",

@@ -25,7 +25,8 @@ from kclient.consumer.interfaces import check_listener
 from kclient.consumer.patterns import SubscriptionPattern
 from kclient.consumer.reset import EARLIEST, LATEST
 from kclient.errors import IllegalStateError
-from kclient.types import OffsetAndMetadata
+from kclient.records import ConsumerRecord
+from kclient.types import OffsetAndMetadata, TopicPartition
 from kclient.unclosed import finalizer
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from kclient.consumer.actions import Script
     from kclient.consumer.group.model import ConsumerGroupMetadata
     from kclient.consumer.interfaces import CommitCallback, RebalanceListener
-    from kclient.types import Offsets, Partition, PartitionWatermarks, TopicPartition
+    from kclient.types import Offsets, Partition, PartitionWatermarks
 
 CLOSE_TIMEOUT = 30.0
 """Seconds that `close` may take by default, as in the Java client."""
@@ -289,6 +290,33 @@ class ConsumerBase:
         wanted = _chosen_offsets(offsets)
         self._collector.settle()
         group.commit_async(wanted, callback)
+
+    def store_offsets(self, offsets: Offsets | ConsumerRecord) -> None:
+        """Say up to where you are through: with `enable.auto.offset.store=false` this is what is committed.
+
+        That is by `commit` and `commit_async` without offsets, by auto commit, before a rebalance and by `close`. So
+        records may be processed by other threads or tasks, and none is committed that is not through. What was stored
+        of a partition is forgotten when it goes to another member.
+
+        Args:
+            offsets: The offset of the next record to process, by partition, as for `commit`; or a record with which,
+                and with all before it in its partition, you are through.
+
+        Raises:
+            IllegalStateError: A partition is not assigned (any more), and then nothing is stored; or
+                `enable.auto.offset.store` is on.
+            InvalidGroupIdError: There is no `group.id`.
+            ClosedError: The consumer was closed.
+            TypeError: These are neither offsets nor a record.
+            ValueError: An offset or a partition's number is negative.
+        """
+        self._check()
+        group = self._core.group()
+        if isinstance(offsets, ConsumerRecord):
+            place = TopicPartition(offsets.topic, offsets.partition)
+            offsets = {place: OffsetAndMetadata(offsets.offset + 1, "", offsets.leader_epoch)}
+        self._collector.settle()
+        group.store(by_partition(offsets, as_offset, "offsets"))
 
     def wakeup(self) -> None:
         """End the wait of a task inside `poll` with `WakeupError`, or the next one; may be called from any thread."""

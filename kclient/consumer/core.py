@@ -92,7 +92,7 @@ class ConsumerCore:
         )
         self.cluster.listeners.append(self._on_metadata)
         self._metrics = ConsumerMetrics()
-        self.subscriptions: SubscriptionState = SubscriptionState(settings.policy)
+        self.subscriptions: SubscriptionState = SubscriptionState(settings.policy, store_by_hand=settings.store_by_hand)
         self.fetcher: Fetcher = Fetcher(settings.fetch, self.subscriptions)
         buffer = self.fetcher.buffer
         self.readiness: PollReadiness = PollReadiness(clock, self._lock, self._has_work, lambda: buffer.has_ready)

@@ -45,6 +45,8 @@ class ConsumerSettings:
     policy: ResetPolicy
     auto_commit_interval: float | None
     """None if positions are not committed by themselves."""
+    store_by_hand: bool
+    """Whether the user says up to where he is through (`enable.auto.offset.store=false`)."""
     max_poll_records: int
     default_timeout: float
     retry_backoff: Backoff
@@ -71,6 +73,7 @@ class ConsumerSettings:
             fetch=_fetch(config),
             policy=ResetPolicy.parse(config.auto_offset_reset),
             auto_commit_interval=config.auto_commit_interval_ms / 1000 if config.enable_auto_commit else None,
+            store_by_hand=not config.enable_auto_offset_store,
             max_poll_records=config.max_poll_records,
             default_timeout=config.default_api_timeout_ms / 1000,
             retry_backoff=_backoff(config),

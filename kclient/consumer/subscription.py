@@ -92,6 +92,8 @@ class PartitionState:
         "read_id",
         "retry_at",
         "state",
+        "stored",
+        "stored_id",
         "told_at",
         "topic_id",
         "tp",
@@ -143,6 +145,10 @@ class PartitionState:
         """The id of the topic of this name that was deleted before."""
         self.read_id: bytes | None = None
         """The id of the topic that the records were of that were handed out last; None after a seek."""
+        self.stored: OffsetAndMetadata | None = None
+        """Up to where the user is through, as he says."""
+        self.stored_id: bytes | None = None
+        """The id of the topic that this is in, if it is known."""
 
     def end(self, *, read_committed: bool) -> int | None:
         """Up to where can be read, as a broker has told last: the last stable offset, or the high watermark."""
@@ -197,6 +203,16 @@ class PartitionState:
         self.policy = policy
         self.preferred_replica = None
 
+    def store(self, offset: OffsetAndMetadata) -> None:
+        """The user is through with what comes before an offset."""
+        self.stored, self.stored_id = offset, self.id_of(offset.offset)
+
+    @property
+    def through(self) -> tuple[OffsetAndMetadata | None, bytes | None]:
+        """Up to where the user is through, with the topic's id; nowhere in a topic that was created again since."""
+        same = self.topic_id in {self.stored_id, None} or self.stored_id is None
+        return (self.stored, self.stored_id) if same else (None, None)
+
     def id_of(self, offset: int) -> bytes | None:
         """The id of the topic that an offset is of which the user commits, if it is known."""
         if self.state is PositionState.VALID and offset == self.position:
@@ -241,10 +257,12 @@ class SubscriptionState:
 
     Args:
         default_policy: What `auto.offset.reset` says.
+        store_by_hand: Whether the user says up to where he is through (`enable.auto.offset.store=false`).
     """
 
-    def __init__(self, default_policy: ResetPolicy) -> None:
+    def __init__(self, default_policy: ResetPolicy, *, store_by_hand: bool = False) -> None:
         self.default_policy = default_policy
+        self._store_by_hand = store_by_hand
         self.kind: SubscriptionKind = SubscriptionKind.NONE
         self.pattern: re.Pattern[str] | None = None
         self.listener: RebalanceListener | None = None
@@ -461,13 +479,33 @@ class SubscriptionState:
         return min(times, default=None)
 
     def consumed(self, partitions: Iterable[TopicPartition] | None = None) -> Places:
-        """The positions to commit, of some partitions or all: those behind everything that was handed out."""
+        """The positions to commit, of some partitions or all: those behind everything that was handed out, or where the
+        user says up to where he is through, those."""
         chosen = self if partitions is None else filter(None, map(self.find, partitions))
+        if self._store_by_hand:
+            stored = [(state.tp, *state.through) for state in chosen]
+            return Places(
+                {tp: offset for tp, offset, _ in stored if offset is not None},
+                {tp: topic_id for tp, offset, topic_id in stored if offset is not None and topic_id is not None},
+            )
         valid = [state for state in chosen if state.state is PositionState.VALID]
         return Places(
             {state.tp: OffsetAndMetadata(state.position, "", state.epoch) for state in valid},
             {state.tp: state.topic_id for state in valid if state.topic_id is not None},
         )
+
+    def store(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """The user is through with what comes before these offsets.
+
+        Raises:
+            IllegalStateError: One of the partitions is not assigned, and then nothing is stored; or positions count.
+        """
+        if not self._store_by_hand:
+            raise IllegalStateError(
+                "Positions are committed, not what is stored: to store offsets set enable.auto.offset.store=false"
+            )
+        for state, offset in [(self.state(tp), offset) for tp, offset in offsets.items()]:
+            state.store(offset)
 
     def given(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Places:
         """Offsets that the user wants to be committed.

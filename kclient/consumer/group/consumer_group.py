@@ -187,6 +187,11 @@ class ConsumerGroup:
         """Commit in the background, once."""
         self.committer.put(Commit(self._to_commit(offsets), self._clock(), callback))
 
+    def store(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """What is committed by default from now on."""
+        with self._lock:
+            self._subscriptions.store(offsets)
+
     def _to_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None) -> Places:
         with self._lock:
             return self._subscriptions.consumed() if offsets is None else self._subscriptions.given(offsets)

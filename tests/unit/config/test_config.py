@@ -111,7 +111,6 @@ def test_given_twice() -> None:
         ("message.timeout.ms", "Kafka's is delivery.timeout.ms"),
         ("metadata.broker.list", "Kafka's is bootstrap.servers"),
         ("broker.address.family", "IPv6 and IPv4"),
-        ("enable.auto.offset.store", "commit(offsets)"),
         ("stats_cb", "metrics()"),
         ("socket.blocking.max.ms", "leave it out"),
         ("frobnicate", "Kafka's names"),

@@ -42,6 +42,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "send": ("t", b"x"),
     "send_batch": ("t", [b"x"]),
     "send_offsets_to_transaction": ({("t", 0): 1}, ConsumerGroupMetadata("g")),
+    "store_offsets": ({("t", 0): 1},),
     "subscribe": (["t"],),
     "watermarks": (("t", 0),),
 }
