@@ -104,4 +104,4 @@ def _draw_rates(axes: Any, rates: Rates) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(4))  # more of these long labels run into each other
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.set_title("Rate of each step")
-    axes.set_xlabel("records/s, JSON work included; streaming: the start of Spark's workers, too")
+    axes.set_xlabel("records/s, JSON work included;\nstreaming: the start of Spark's workers, too")
