@@ -333,11 +333,24 @@ class AdminBase:
 
         return await self._retrying(ask, timeout, what)
 
-    async def _each_named(self, names: Collection[str], ask: Callable[[str], Awaitable[None]], what: str) -> None:
-        """Does something with each of these names, with all of them at the same time."""
+    async def _each_named(
+        self,
+        names: Collection[str],
+        ask: Callable[[str], Awaitable[None]],
+        what: str,
+        results: Mapping[str, object] | None = None,
+    ) -> None:
+        """Does something with each of these names, with all of them at the same time.
+
+        Args:
+            names: the names.
+            ask: does it with one.
+            what: the call, as the start of a sentence.
+            results: what came of it, by name.
+        """
         self._check()
         outcomes = await every_answer(dict.fromkeys(names), ask, supervisor=self._supervisor)
-        raise_failures(what, {name: error for name, error in outcomes.items() if error is not None})
+        raise_failures(what, {name: error for name, error in outcomes.items() if error is not None}, results)
 
     async def _at_every_broker(
         self,
@@ -407,6 +420,8 @@ class AdminBase:
     ) -> dict[TopicPartition, T]:
         """Runs the operation at all leaders at once, with the partitions each leads; what came is not asked again.
 
+        A partition that fails for good, or whose leader does, keeps none of the others from being answered.
+
         Args:
             partitions: what it is about.
             operation: asks a broker; an error code and a value for each partition.
@@ -414,38 +429,50 @@ class AdminBase:
             what: the call, as the start of a sentence.
         """
         results: dict[TopicPartition, T] = {}
+        failures: dict[TopicPartition, KafkaError] = {}
         patience_ends = self._patience_ends(timeout)
 
-        async def attempt(trial: Trial) -> dict[TopicPartition, T]:
-            missing = [tp for tp in partitions if tp not in results]
+        async def attempt(trial: Trial) -> None:
+            missing = [tp for tp in partitions if tp not in results and tp not in failures]
             if not missing:
-                return {}
+                return
             snapshot = await self._cluster.refresh({tp.topic for tp in missing})
             patient = self._cluster.clock() < patience_ends
-            by_leader = _by_leader(snapshot, missing, patient)
+            by_leader, troubles = _by_leader(snapshot, missing, patient)
 
             async def ask(node_id: int) -> None:
-                connection = await self._cluster.connection(node_id, trial=trial)
-                asked = set(by_leader[node_id])
-                told = await operation(trial, connection, by_leader[node_id])
-                failures: dict[str, KafkaError] = {}
-                for tp, (code, value) in told.items():
-                    if tp not in asked:
-                        continue  # nobody asked for that
-                    error = failure(code, str(tp))
-                    if error is None:
+                asked = by_leader[node_id]
+                try:
+                    connection = await self._cluster.connection(node_id, trial=trial)
+                    told = await operation(trial, connection, asked)
+                except KafkaError as error:
+                    troubles.update(dict.fromkeys(asked, error))
+                    return
+                for tp in asked:
+                    if tp not in told:
+                        troubles[tp] = left_out([tp], told)[str(tp)]
+                        continue
+                    code, value = told[tp]
+                    refusal = failure(code, str(tp))
+                    if refusal is None:
                         results[tp] = value
                     else:
-                        failures[str(tp)] = error
-                again = next((error for error in failures.values() if error.retriable), None)
-                if again is not None:
-                    raise again
-                raise_failures(what, {**failures, **left_out(by_leader[node_id], told)})
+                        troubles[tp] = refusal
 
             await self._all(by_leader, ask)
-            return {tp: results[tp] for tp in partitions}
+            failures.update({tp: error for tp, error in troubles.items() if not error.retriable})
+            again = next((error for error in troubles.values() if error.retriable), None)
+            if again is not None:
+                raise again
 
-        return await self._retrying(attempt, timeout, what)
+        try:
+            await self._retrying(attempt, timeout, what)
+        except KafkaError as error:
+            if not results and not failures:
+                raise
+            failures.update({tp: error for tp in partitions if tp not in results and tp not in failures})
+        raise_failures(what, {str(tp): error for tp, error in failures.items()}, results)
+        return {tp: results[tp] for tp in partitions}
 
     async def _all(self, candidates: Collection[K], ask: Callable[[K], Awaitable[None]]) -> None:
         """Asks all at once, and waits for all; raises an error that is final, or else one of the others."""
@@ -457,19 +484,22 @@ class AdminBase:
 
 def _by_leader(
     snapshot: ClusterSnapshot, partitions: Collection[TopicPartition], patient: bool
-) -> dict[int, list[TopicPartition]]:
+) -> tuple[dict[int, list[TopicPartition]], dict[TopicPartition, KafkaError]]:
+    """The partitions by their leaders, and why others have none."""
     led: dict[int, list[TopicPartition]] = defaultdict(list)
+    troubles: dict[TopicPartition, KafkaError] = {}
     for tp in partitions:
         error = topic_error(snapshot, tp.topic)
-        if error is not None and not isinstance(error, UnknownTopicOrPartitionError):
-            raise error
-        if snapshot.partition(tp) is None:
-            raise UnknownTopicOrPartitionError(f"{tp} does not exist", retriable=patient)
         leader = snapshot.leader_id(tp)
-        if leader is None:
-            raise LeaderNotAvailableError(f"{tp} has no leader at the moment")
-        led[leader].append(tp)
-    return led
+        if error is not None and not isinstance(error, UnknownTopicOrPartitionError):
+            troubles[tp] = error
+        elif snapshot.partition(tp) is None:
+            troubles[tp] = UnknownTopicOrPartitionError(f"{tp} does not exist", retriable=patient)
+        elif leader is None:
+            troubles[tp] = LeaderNotAvailableError(f"{tp} has no leader at the moment")
+        else:
+            led[leader].append(tp)
+    return led, troubles
 
 
 def is_missing(snapshot: ClusterSnapshot, tp: TopicPartition) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
 from kclient.admin.answers import check_code, failure
 from kclient.admin.arguments import Change, as_changes, as_resource_types, as_resources, broker_of
@@ -18,6 +18,7 @@ from kclient.admin.types import (
 )
 from kclient.arguments import as_names, check_flag, shown
 from kclient.cluster import Trial, version_for
+from kclient.cluster.asking import every_answer
 from kclient.errors import (
     ErrorCode,
     InvalidRequestError,
@@ -125,9 +126,8 @@ class ConfigOperations(AdminBase):
                 text = f"{_subject(resource)}: the broker's answer does not tell of it"
                 failures[_subject(resource)] = UnknownServerError(text)
 
-        self._check()
-        await self._all(groups, describe)
-        raise_failures("Describing configs", failures)
+        await self._at_each(groups, describe, failures)
+        raise_failures("Describing configs", failures, described)
         return described
 
     async def list_config_resources(
@@ -213,9 +213,32 @@ class ConfigOperations(AdminBase):
             wanted = {resource: alterables[resource] for resource in groups[node_id]}
             failures.update(await self._alter(node_id, wanted, validate_only, timeout))
 
-        self._check()
-        await self._all(groups, alter)
+        await self._at_each(groups, alter, failures)
         raise_failures("Altering configs", failures)
+
+    async def _at_each(
+        self,
+        groups: Mapping[int | None, Collection[ConfigResource]],
+        ask: Callable[[int | None], Awaitable[None]],
+        failures: dict[str, KafkaError],
+    ) -> None:
+        """Asks each broker about its own, and the controller (None) about all else; who fails stops none of the others.
+
+        Args:
+            groups: the resources by whom to ask.
+            ask: asks one of them.
+            failures: takes why resources were not answered for.
+
+        Raises:
+            KafkaError: the only one to ask has failed.
+        """
+        self._check()
+        outcomes = await every_answer(groups, ask, supervisor=self._supervisor)
+        for node_id, error in outcomes.items():
+            if error is not None:
+                if len(groups) == 1:
+                    raise error
+                failures.update(dict.fromkeys(map(_subject, groups[node_id]), error))
 
     async def _alter(
         self,

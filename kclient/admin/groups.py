@@ -135,7 +135,7 @@ class GroupOperations(TopicOperations):
         async def describe(group_id: str) -> None:
             described[group_id] = await self._describe_group(group_id, timeout, include_authorized_operations)
 
-        await self._each_named(as_names(group_ids, "groups", empty=True), describe, "Describing groups")
+        await self._each_named(as_names(group_ids, "groups", empty=True), describe, "Describing groups", described)
         return described
 
     async def _describe_group(self, group_id: str, timeout: float | None, operations: bool = False) -> GroupDescription:

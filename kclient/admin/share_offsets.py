@@ -80,7 +80,7 @@ class ShareOffsetOperations(GroupOperations):
                         row.leader_epoch if row.leader_epoch >= 0 else None,
                         row.lag if row.lag >= 0 else None,
                     )
-        raise_failures(what, failures)
+        raise_failures(what, failures, found)
         return dict(sorted(found.items()))
 
     async def _share_group_offsets(

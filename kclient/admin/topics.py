@@ -238,12 +238,14 @@ class TopicOperations(AdminBase):
         failures = _failures((key, topic.error_code, None) for key, topic in described.items())
         for key in asked.keys() - described.keys():
             failures[key] = UnknownTopicOrPartitionError(f"Topic {shown(key)}: The broker's answer leaves it out")
-        raise_failures(what, failures)
         nodes = {broker.node_id: Node(broker.node_id, broker.host, broker.port, broker.rack) for broker in brokers}
-        return {
+        found = {
             key: _description(topic, nodes, operations=include_authorized_operations)
             for key, topic in described.items()
-        }  # fmt: skip
+            if key not in failures
+        }
+        raise_failures(what, failures, found)
+        return found  # fmt: skip
 
     async def _described(
         self, trial: Trial, whole: MetadataRequest, pages: TopicPages | None

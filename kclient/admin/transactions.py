@@ -136,7 +136,7 @@ class TransactionOperations(TopicOperations):
             described[transactional_id] = await self._describe_transaction(transactional_id, timeout)
 
         names = as_names(transactional_ids, "transactional ids")
-        await self._each_named(names, describe, "Describing transactions")
+        await self._each_named(names, describe, "Describing transactions", described)
         return {name: described[name] for name in dict.fromkeys(names)}
 
     async def _describe_transaction(self, transactional_id: str, timeout: float | None) -> TransactionDescription:
@@ -232,8 +232,9 @@ class TransactionOperations(TopicOperations):
         told = await self._retrying(ask_one, timeout, what)
         failures = {str(tp): failure(told[tp][0], str(tp)) for tp in wanted if tp in told}
         refused = {name: error for name, error in failures.items() if error is not None}
-        raise_failures(what, {**refused, **left_out(wanted, told)})
-        return {tp: told[tp][1] for tp in wanted}
+        found = {tp: told[tp][1] for tp in wanted if tp in told and str(tp) not in refused}
+        raise_failures(what, {**refused, **left_out(wanted, told)}, found)
+        return found
 
     async def abort_transaction(self, spec: AbortTransactionSpec, *, timeout: float | None = None) -> None:
         """Ends an open transaction of one partition by a marker that aborts it, past any coordinator (KIP-664).
@@ -378,7 +379,7 @@ class TransactionOperations(TopicOperations):
             )
 
         names = as_names(transactional_ids, "transactional ids")
-        await self._each_named(names, fence, "Fencing producers")
+        await self._each_named(names, fence, "Fencing producers", fenced)
         return {name: fenced[name] for name in dict.fromkeys(names)}
 
     async def force_terminate_transaction(self, transactional_id: str, *, timeout: float | None = None) -> None:

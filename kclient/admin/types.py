@@ -7,6 +7,7 @@ import binascii
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
+from typing import Any
 
 from kclient.acls import AclOperation
 from kclient.arguments import as_names, brief, shown
@@ -25,6 +26,7 @@ class PartialFailureError(KafkaError):
 
     Attributes:
         failures: the error of each thing that failed, by its name. The error's own text tells the first few.
+        results: what the call would have returned of the others. An error about a single thing has it, too.
     """
 
     def __init__(self, operation: str, failures: Mapping[str, KafkaError]) -> None:
@@ -415,9 +417,13 @@ def uuid_bytes(text: str, expected: str) -> bytes:
     return found
 
 
-def raise_failures(operation: str, failures: Mapping[str, KafkaError]) -> None:
-    """One failure is raised as it is, several together."""
-    if len(failures) == 1:
-        raise next(iter(failures.values()))
-    if failures:
-        raise PartialFailureError(operation, failures)
+def raise_failures(
+    operation: str, failures: Mapping[str, KafkaError], results: Mapping[Any, Any] | None = None
+) -> None:
+    """One failure is raised as it is, several together; either has the results of what did not fail."""
+    if not failures:
+        return
+    error = next(iter(failures.values())) if len(failures) == 1 else PartialFailureError(operation, failures)
+    if results:
+        error.results = dict(results)
+    raise error

@@ -62,14 +62,16 @@ class UserOperations(AdminBase):
         )
         rows = sorted(response.results, key=lambda row: row.user)
         errors = {row.user: failure(row.error_code, f"User {row.user}", row.error_message) for row in rows}
-        raise_failures(what, {user: error for user, error in errors.items() if error is not None})
-        return {
+        described = {
             row.user: [
                 ScramCredentialInfo(ScramMechanism.of(each.mechanism), each.iterations)
                 for each in sorted(row.credential_infos, key=lambda each: each.mechanism)
             ]
             for row in rows
+            if errors[row.user] is None
         }
+        raise_failures(what, {user: error for user, error in errors.items() if error is not None}, described)
+        return described
 
     async def alter_user_scram_credentials(
         self, alterations: Iterable[UserScramCredentialAlteration], *, timeout: float | None = None

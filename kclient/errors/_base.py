@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from kclient.errors._codes import ErrorCode
@@ -29,6 +31,9 @@ class KafkaError(Exception):
     """Whether cluster metadata are out of date and must be fetched again before a retry."""
     fatal: bool = False
     """Whether the client object that raised it cannot go on and has to be closed."""
+    results: Mapping[Any, Any] = MappingProxyType({})
+    """What a call of the admin client about several things would have returned of those that did not fail; empty for
+    other calls."""
 
     _text: ClassVar[str] = "A Kafka operation failed."
 
