@@ -61,7 +61,7 @@ class TopicPages:
         cursor = page.next_cursor
         if cursor is None:
             return False
-        if cursor.topic_name not in self._left or cursor == self._cursor:
+        if cursor.topic_name not in self._left or not self._is_ahead(cursor):
             raise UnknownServerError(
                 f"Describing topics: the broker's answer goes on at partition {cursor.partition_index} of "
                 f"{shown(cursor.topic_name)}, which was not asked for or was told of before"
@@ -69,6 +69,11 @@ class TopicPages:
         self._cursor = cursor
         self._left = self._left[self._left.index(cursor.topic_name) :]
         return True
+
+    def _is_ahead(self, cursor: DescribeTopicPartitionsResponseCursor) -> bool:
+        """Whether a cursor leads on: topics before the last one's are not left."""
+        last = self._cursor
+        return last is None or cursor.topic_name != last.topic_name or cursor.partition_index > last.partition_index
 
     def _add(self, name: str, topic: DescribeTopicPartitionsResponseTopic) -> None:
         known = self.topics.setdefault(name, topic)

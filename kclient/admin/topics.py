@@ -227,7 +227,8 @@ class TopicOperations(AdminBase):
         )
 
         async def ask(trial: Trial) -> tuple[Iterable[_Told], Iterable[MetadataResponseBroker]]:
-            return await self._described(trial, whole, None if by_id else TopicPages(asked, limit))
+            # without names a page tells of all topics there are
+            return await self._described(trial, whole, TopicPages(asked, limit) if asked and not by_id else None)
 
         topics, brokers = await self._retrying(ask, timeout, what)
         described = {
@@ -255,11 +256,11 @@ class TopicOperations(AdminBase):
         Args:
             trial: is told what is tried.
             whole: asks for both in one answer.
-            pages: asks page by page, where brokers can; None for topics by id.
+            pages: asks page by page, where brokers can; None for topics by id, or none at all.
         """
 
         async def ask(connection: Connection) -> MetadataResponse | DescribeTopicPartitionsResponse:
-            if pages is None and version_for(connection, MetadataRequest) < _FIRST_BY_ID:
+            if pages is None and whole.topics and version_for(connection, MetadataRequest) < _FIRST_BY_ID:
                 raise UnsupportedVersionError(
                     f"{connection.address} describes topics by name only (Kafka 3.1 by id too)"
                 )

@@ -87,6 +87,7 @@ async def test_topics_in_many_pages(broker: str, topic: str) -> None:
         with pytest.raises(PartialFailureError) as caught:
             await admin.describe_topics([*names, f"{topic}-x", f"{topic}-0"], partition_size_limit_per_response=3)
         assert set(caught.value.failures) == {f"{topic}-x", f"{topic}-0"}
+        assert await admin.describe_topics([], partition_size_limit_per_response=1) == {}
         await admin.delete_topics(names)
 
 

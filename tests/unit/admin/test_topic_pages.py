@@ -123,7 +123,7 @@ async def test_a_topic_deleted_between_two_pages_is_unknown() -> None:
         await described(pages, ["a"])
 
 
-@pytest.mark.parametrize("cursor", [("a", 2), ("z", 0)])
+@pytest.mark.parametrize("cursor", [("a", 2), ("a", 1), ("a", -1), ("z", 0)])
 async def test_a_cursor_that_leads_nowhere_is_followed_for_no_time(cursor: tuple[str, int]) -> None:
     pages = Pages(page(("a", range(2)), after=("a", 2)), page(("a", range(2)), after=cursor))
     with pytest.raises(UnknownServerError, match="was not asked for or was told of before"):
@@ -133,6 +133,13 @@ async def test_a_cursor_that_leads_nowhere_is_followed_for_no_time(cursor: tuple
 async def test_what_no_page_tells_of_is_unknown() -> None:
     with pytest.raises(UnknownTopicOrPartitionError, match="Topic 'b': The broker's answer leaves it out"):
         await described(Pages(page(("a", range(1)))), ["a", "b"])
+
+
+async def test_without_names_nothing_is_told() -> None:
+    """A page that is asked for without names tells of all topics there are."""
+    pages = Pages(page(("a", range(2)), after=("b", 0)))
+    assert await described(pages, []) == {}
+    assert pages.asked == []
 
 
 @pytest.mark.parametrize(
