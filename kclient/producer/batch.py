@@ -65,6 +65,7 @@ class ProducerBatch:
         "count",
         "created",
         "data",
+        "done_callbacks",
         "error",
         "evidence",
         "full",
@@ -117,6 +118,8 @@ class ProducerBatch:
         self.callbacks: list[tuple[int, DeliveryCallback]] | None = None  # turned round once it is done
         self.observed: set[int] | None = None
         self.waiters: list[Callable[[], object]] | None = None
+        self.done_callbacks: dict[int, list[tuple[object, Callable[[], object]]]] | None = None
+        """By the record's index what the user wants called, and what sees to that at the next change of state."""
 
     def __repr__(self) -> str:
         return f"<ProducerBatch {self.tp} {self.state.name} {self.count} records>"
@@ -241,11 +244,15 @@ class ProducerBatch:
         with self.reports.lock:
             self._on(event)
             waiters, self.waiters = self.waiters, None
+            done_callbacks, self.done_callbacks = self.done_callbacks, None
         self.builder = self.data = None  # handles may live long; the payload must not
         if self.state is not BatchState.SPLIT:
             self.reports.add(self)
         for waiter in waiters or ():
             waiter()
+        for same_record in (done_callbacks or {}).values():
+            for _, waiter in same_record:
+                waiter()
 
     def add_waiter(self, waiter: Callable[[], object]) -> bool:
         """Have `waiter` called at the next change of state; False if there will be none."""
@@ -263,14 +270,27 @@ class ProducerBatch:
             if self.waiters is not None and waiter in self.waiters:
                 self.waiters.remove(waiter)
 
-    def remove_waiters(self, waiter: object) -> int:
-        """Remove all that equal `waiter`; returns how many there were."""
+    def add_done_callback(self, index: int, function: object, waiter: Callable[[], object]) -> bool:
+        """As `add_waiter`, for the function of a user who waits for one record."""
         with self.reports.lock:
-            left = [each for each in self.waiters or () if each != waiter]
-            removed = len(self.waiters or ()) - len(left)
-            if self.waiters is not None:
-                self.waiters = left
-        return removed
+            if self.state in _DONE or self.state is BatchState.SPLIT:
+                return False
+            if self.done_callbacks is None:
+                self.done_callbacks = {}
+            self.done_callbacks.setdefault(index, []).append((function, waiter))
+            return True
+
+    def remove_done_callback(self, index: int, function: object) -> int:
+        """Undo `add_done_callback` for this function at this record; returns how often it was there.
+
+        It costs the same however many records of the batch are waited for: `asyncio.wait` removes one by one.
+        """
+        with self.reports.lock:
+            found = (self.done_callbacks or {}).pop(index, [])
+            left = [each for each in found if each[0] != function]
+            if left and self.done_callbacks is not None:
+                self.done_callbacks[index] = left
+            return len(found) - len(left)
 
     def locate(self, index: int) -> tuple[ProducerBatch, int]:
         """The batch that a record is in now, and its index there."""

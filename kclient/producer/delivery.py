@@ -111,7 +111,7 @@ class Delivery(LazyDelivery):
                 "Callbacks of a delivery are called by asyncio's event loop, and none runs here: "
                 "give on_delivery to send, await the delivery, or call result in blocking code"
             ) from None
-        DoneCallback(self.batch, self.index, function, self, loop, context or copy_context())()
+        DoneCallback(self.batch, self.index, function, self, loop, copy_context() if context is None else context)()
 
     def remove_done_callback(self, function: Callable[[Delivery], object]) -> int:
         """Undo `add_done_callback`, unless the function is about to be called.
@@ -119,7 +119,8 @@ class Delivery(LazyDelivery):
         Returns:
             How often it was to be called.
         """
-        return DoneCallback(self.batch, self.index, function).remove()
+        batch, index = self.batch.locate(self.index)
+        return batch.remove_done_callback(index, function)
 
     def _outcome(self) -> RecordMetadata:
         """The outcome, once it is known."""

@@ -24,7 +24,7 @@ class DoneCallback:
         function: What the loop is to call.
         argument: With what.
         loop: The loop of this thread.
-        context: Where it is called; None for the one that looks for equals.
+        context: Where it is called.
     """
 
     __slots__ = ("_argument", "_batch", "_context", "_function", "_index", "_loop", "_thread")
@@ -34,9 +34,9 @@ class DoneCallback:
         batch: ProducerBatch,
         index: int,
         function: Callable[[Any], object],
-        argument: object = None,
-        loop: AbstractEventLoop | None = None,
-        context: Context | None = None,
+        argument: object,
+        loop: AbstractEventLoop,
+        context: Context,
     ) -> None:
         self._batch, self._index = batch.locate(index)
         self._function = function
@@ -45,13 +45,6 @@ class DoneCallback:
         self._thread = threading.get_ident()
         self._context = context
 
-    def __eq__(self, other: object) -> bool:
-        """Whether it is the same function at the same record."""
-        if not isinstance(other, DoneCallback):
-            return NotImplemented
-        same_record = self._batch.locate(self._index) == other._batch.locate(other._index)
-        return same_record and self._function == other._function
-
     def __call__(self) -> None:
         """Have it called if the fate is known, else wait for the next change; comes from the thread that made it."""
         while True:
@@ -59,17 +52,12 @@ class DoneCallback:
             if self._batch.done:
                 self._call_soon()
                 return
-            if self._batch.add_waiter(self):
+            if self._batch.add_done_callback(self._index, self._function, self):
                 return
 
     def _call_soon(self) -> None:
-        assert self._loop is not None
         if threading.get_ident() == self._thread:
             self._loop.call_soon(self._function, self._argument, context=self._context)
             return
         with suppress(RuntimeError):  # the loop was closed meanwhile, and nobody waits there
             self._loop.call_soon_threadsafe(self._function, self._argument, context=self._context)
-
-    def remove(self) -> int:
-        """Take what equals it from the batch; returns how many there were."""
-        return self._batch.remove_waiters(self)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
+import time
 from typing import Any
 
 import anyio
@@ -30,7 +31,7 @@ async def test_asyncio_waits_for_deliveries() -> None:
         held = [await producer.send("t", b"%d" % n) for n in range(3)]
         done, pending = await asyncio.wait(held, timeout=0.01)
         assert (done, pending) == (set(), set(held))
-        assert held[0].batch.waiters in (None, [])  # those who gave up are forgotten
+        assert held[0].batch.done_callbacks == {}  # those who gave up are forgotten
         answer.set()
         done, pending = await asyncio.wait(held)
         assert (done, pending) == (set(held), set())
@@ -129,6 +130,31 @@ async def test_callbacks_are_those_of_a_future() -> None:
         assert len(called) == 2, "not at once"
         await asyncio.sleep(0)
         assert len(called) == 3
+
+
+@ASYNCIO
+async def test_a_context_without_variables_is_a_context() -> None:
+    name = contextvars.ContextVar("name", default="none")
+    async with FakeKafka({"t": 1}) as kafka, producing(kafka) as producer:
+        delivery = await producer.send("t", b"a")
+        name.set("the caller's")
+        called: list[str] = []
+        delivery.add_done_callback(lambda _: called.append(name.get()), context=contextvars.Context())
+        await delivery
+        await asyncio.sleep(0)
+        assert called == ["none"]
+
+
+@ASYNCIO
+async def test_to_give_up_costs_the_same_however_many_wait() -> None:
+    """`asyncio.wait` removes its callbacks one by one, while the loop and the producer wait."""
+
+    async with FakeKafka({"t": 1}) as kafka, producing(kafka, linger_ms=10_000, batch_size=100_000) as producer:
+        held = list(await producer.send_batch("t", [b""] * 5000))
+        assert held[0].batch is held[-1].batch
+        start = time.process_time()
+        await asyncio.wait(held, timeout=0.0)
+        assert time.process_time() - start < 2.0
 
 
 @ASYNCIO
