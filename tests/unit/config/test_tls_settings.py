@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import ssl
+import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -223,6 +225,71 @@ def test_files_that_change_are_read_again(
     assert third is not None
     assert shown_by(third, AUTHORITY.pem) == first_of(old.chain)
     assert len(third.get_ca_certs()) == 2
+
+
+def followed(path: Path | str) -> ProducerConfig:
+    return ProducerConfig.parse(bootstrap_servers="a:1", security_protocol="SSL", ssl_truststore_location=path)
+
+
+def test_a_file_whose_time_is_set_back_is_read_again(tmp_path: Path) -> None:
+    trust = tmp_path / "trust.pem"
+    trust.write_text(AUTHORITY.pem)
+    made = followed(trust)
+    first, before = made.tls_context, trust.stat()
+    trust.write_text(AUTHORITY.pem)
+    os.utime(trust, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert made.tls_context is not first
+
+
+def test_what_failed_for_want_of_something_else_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The file does not change once more."""
+    trust = tmp_path / "trust.pem"
+    trust.write_text(AUTHORITY.pem)
+    made = followed(trust)
+    first = made.tls_context
+    trust.write_text(AUTHORITY.pem + STRANGER.pem)
+
+    def refuse(path: Path) -> bytes:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", refuse)
+        assert made.tls_context is first
+        assert made.tls_context is first
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    second = made.tls_context
+    assert second is not first
+    assert made.tls_context is second
+
+
+@pytest.mark.timeout(20)
+def test_a_pipe_is_not_waited_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Connections are made in the event loop, and nobody may ever write into it."""
+    trust = tmp_path / "trust.pem"
+    trust.write_text(AUTHORITY.pem)
+    made = followed(trust)
+    first = made.tls_context
+    trust.unlink()
+    os.mkfifo(trust)
+    assert made.tls_context is first
+    assert f"{trust} is not there, or is no file" in caplog.text
+
+
+@pytest.mark.timeout(20)
+def test_what_is_read_from_a_pipe_is_not_followed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As a shell's `<(...)` is: it can be read once."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=[AUTHORITY.pem])
+    writer.start()
+    made = followed(pipe)
+    writer.join()
+    first = made.tls_context
+    os.utime(pipe)
+    assert made.tls_context is first
+    assert caplog.text == ""
 
 
 V2, V3 = ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3
