@@ -293,7 +293,7 @@ def _load_key(context: ssl.SSLContext, settings: ContextSettings) -> None:
 def _key_problem(error: ssl.SSLError, key: str, key_setting: str, chain_setting: str) -> str:
     if error.reason == "KEY_VALUES_MISMATCH":
         return f"the private key of {key_setting} does not belong to the first certificate of {chain_setting}"
-    if is_encrypted(key):
+    if is_encrypted(key) and not (error.library == "SSL" and error.reason):  # else it was, and something else is wrong
         return f"the private key of {key_setting} cannot be decrypted: is ssl.key.password right?"
     return f"the private key of {key_setting} or the certificate of {chain_setting} cannot be read: " + (
         error.reason or "not valid"

@@ -5,12 +5,14 @@ from __future__ import annotations
 import builtins
 import ssl
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import pkcs12
 
 from kclient.config import ProducerConfig
@@ -135,6 +137,19 @@ def test_what_is_missing_or_in_another_format(tmp_path: Path) -> None:
     for store in ("keystore", "truststore"):
         said = f"ssl.{store}.type=PKCS12 has no effect without ssl.{store}.location: texts are always PEM"
         assert said in refusal(**{f"ssl_{store}_type": "PKCS12"})
+
+
+def test_a_key_that_openssl_refuses(tmp_path: Path) -> None:
+    """It could be decrypted: its password is not to blame."""
+    key = rsa.generate_private_key(65537, 1024)
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "client")])
+    now = datetime.now(UTC)
+    made = x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + timedelta(days=1))
+    encryption = serialization.BestAvailableEncryption(PASSWORD.encode())
+    content = pkcs12.serialize_key_and_certificates(b"client", key, made.sign(key, hashes.SHA256()), [], encryption)
+    said = refusal(**key_settings(stored(tmp_path, content)))
+    assert "the certificate of ssl.keystore.location cannot be read: EE_KEY_TOO_SMALL" in said
+    assert "password" not in said
 
 
 def test_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
