@@ -295,8 +295,9 @@ class ConsumerBase:
         """Say up to where you are through: with `enable.auto.offset.store=false` this is what is committed.
 
         That is by `commit` and `commit_async` without offsets, by auto commit, before a rebalance and by `close`. So
-        records may be processed by other threads or tasks, and none is committed that is not through. What was stored
-        of a partition is forgotten when it goes to another member.
+        records may be processed by other threads or tasks, which may call this at any time, and none is committed that
+        is not through. What was stored of a partition is forgotten when it goes to another member. The commit comes
+        before the rebalance listener: one that waits for the rest and stores it calls `commit`, too.
 
         Args:
             offsets: The offset of the next record to process, by partition, as for `commit`; or a record with which,
@@ -315,7 +316,7 @@ class ConsumerBase:
         if isinstance(offsets, ConsumerRecord):
             place = TopicPartition(offsets.topic, offsets.partition)
             offsets = {place: OffsetAndMetadata(offsets.offset + 1, "", offsets.leader_epoch)}
-        self._collector.settle()
+        # positions are not settled: another thread may just be polling
         group.store(by_partition(offsets, as_offset, "offsets"))
 
     def wakeup(self) -> None:

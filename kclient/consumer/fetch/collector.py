@@ -263,6 +263,9 @@ class FetchCollector:
                     self._buffer.advance(completed, 0)
                 self._wakeup.set()
                 self._buffer.changing = False
+        with self._lock:
+            if self._buffer.still_there(completed):  # what is stored of these records is stored before they are settled
+                completed.state.read_id = completed.state.topic_id
         self._completed = completed
         self._list = completed.records
         self._index = completed.index

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from types import FrameType
 from typing import Any
 
 import anyio
 import pytest
 
 from kclient import sync
-from kclient.consumer import Consumer
+from kclient.consumer import Consumer, RebalanceListener
 from kclient.errors import ClosedError, IllegalStateError, InvalidGroupIdError
 from kclient.testing import memory_broker
 from kclient.types import OffsetAndMetadata, TopicPartition
@@ -127,6 +130,20 @@ async def test_of_a_topic_that_was_created_again(address: str) -> None:
     assert committed(address) == {}
 
 
+async def test_of_a_topic_that_was_created_again_and_is_iterated_over(address: str) -> None:
+    async with storing(address, enable_auto_commit=False, metadata_max_age_ms=100) as consumer:
+        consumer.assign(T[:1])
+        with anyio.fail_after(30):
+            for _ in range(10):
+                consumer.store_offsets(await anext(consumer))
+            await anyio.to_thread.run_sync(again, address)
+            found = await anext(consumer)
+        assert found.value == b"new"
+        consumer.store_offsets(found)
+        await consumer.commit()
+    assert committed(address) == {T[0]: 1}
+
+
 def again(address: str) -> None:
     with sync.Admin(bootstrap_servers=address) as admin:
         admin.delete_topic("t")
@@ -164,6 +181,49 @@ async def test_what_cannot_be_stored(address: str) -> None:
     assert committed(address) == {}
     with pytest.raises(ClosedError):
         consumer.store_offsets({T[0]: 1})
+
+
+def test_a_listener_stores_the_rest_and_commits(address: str) -> None:
+    class Listener(RebalanceListener):
+        def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
+            consumer.store_offsets(dict.fromkeys(partitions, 7))
+            consumer.commit()
+
+    settings = {"group_id": "g", "auto_offset_reset": "earliest", "enable_auto_offset_store": False}
+    with sync.Consumer(bootstrap_servers=address, **settings) as consumer:
+        consumer.subscribe(["t"], Listener())
+        consumer.joined()
+        consumer.store_offsets({T[0]: 1})
+    assert committed(address) == dict.fromkeys(T, 7)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("arrow", [False, True])
+def test_another_thread_stores_while_one_polls(address: str, arrow: bool) -> None:
+    """It comes when records were taken and are not the user's yet: none of them comes twice."""
+    settings = {"group_id": "g", "auto_offset_reset": "earliest", "enable_auto_offset_store": False}
+    with (
+        ThreadPoolExecutor(1) as thread,
+        sync.Consumer(bootstrap_servers=address, max_poll_records=3, **settings) as consumer,
+    ):
+
+        def profile(frame: FrameType, event: str, argument: object) -> None:
+            if event == "return" and frame.f_code.co_name in {"take", "take_arrow"}:
+                thread.submit(consumer.store_offsets, {T[0]: 1}).result()
+
+        consumer.assign(T[:1])
+        found: list[int] = []
+        sys.setprofile(profile)
+        try:
+            while len(found) < 10:
+                if arrow:
+                    found += consumer.poll_arrow(1.0).column("offset").to_pylist()
+                else:
+                    found += [record.offset for record in consumer.poll(1.0)]
+        finally:
+            sys.setprofile(None)
+        assert found == list(range(10))
+    assert committed(address) == {T[0]: 1}
 
 
 def test_in_blocking_code(address: str) -> None:
