@@ -56,8 +56,7 @@ class DoneCallback:
                 return
 
     def _call_soon(self) -> None:
-        if threading.get_ident() == self._thread:
-            self._loop.call_soon(self._function, self._argument, context=self._context)
-            return
+        here = threading.get_ident() == self._thread
+        call_soon = self._loop.call_soon if here else self._loop.call_soon_threadsafe
         with suppress(RuntimeError):  # the loop was closed meanwhile, and nobody waits there
-            self._loop.call_soon_threadsafe(self._function, self._argument, context=self._context)
+            call_soon(self._function, self._argument, context=self._context)

@@ -13,8 +13,11 @@ import pytest
 
 from kclient.errors import DeliveryError, ErrorCode, IllegalStateError, TopicAuthorizationError
 from kclient.producer import Delivery
+from kclient.producer import Producer as AsyncProducer
+from kclient.sync import Admin
 from kclient.sync.portal import get_portal
 from kclient.sync.producer import Producer
+from kclient.testing import memory_broker
 from tests.fake_kafka import FakeKafka, Fault
 from tests.unit.producer.parts import producing
 
@@ -143,6 +146,28 @@ async def test_a_context_without_variables_is_a_context() -> None:
         await delivery
         await asyncio.sleep(0)
         assert called == ["none"]
+
+
+def test_a_closed_loop_of_the_producers_thread_is_left_alone() -> None:
+    async def send(producer: AsyncProducer) -> list[Delivery]:
+        return [await producer.send("t", b"%d" % n) for n in range(2)]
+
+    async def wait(deliveries: list[Delivery]) -> None:
+        for delivery in deliveries:
+            delivery.add_done_callback(print)
+
+    with memory_broker() as address, asyncio.Runner() as runner:
+        with Admin(bootstrap_servers=address) as admin:
+            admin.create_topic("t", 1)
+        producer = AsyncProducer(bootstrap_servers=address, linger_ms=10_000)
+        runner.run(producer.start())
+        deliveries = runner.run(send(producer))
+        with asyncio.Runner() as another:
+            another.run(wait(deliveries))
+        runner.run(producer.flush())
+        deliveries += runner.run(send(producer))
+        runner.run(producer.close())
+        assert [delivery.result().offset for delivery in deliveries] == [0, 1, 2, 3]
 
 
 @ASYNCIO
