@@ -95,14 +95,25 @@ def _opened(content: bytes, path: str, password: Secret | None, setting: str) ->
 
 
 def _chain(first: x509.Certificate, others: list[x509.Certificate]) -> list[x509.Certificate]:
-    """A certificate and those that vouch for it, one after the other; a store may hold others, too."""
+    """A certificate and those that vouch for it, one after the other; a store may hold others, too: also authorities of
+    the same name, where one was renewed."""
     chain = [first]
     while chain[-1].issuer != chain[-1].subject:
         issuers = [each for each in others if each.subject == chain[-1].issuer and each not in chain]
         if not issuers:
             break
-        chain.append(issuers[0])
+        chain.append(next((each for each in issuers if _has_signed(each, chain[-1])), issuers[0]))
     return chain
+
+
+def _has_signed(issuer: x509.Certificate, certificate: x509.Certificate) -> bool:
+    from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+
+    try:
+        certificate.verify_directly_issued_by(issuer)
+    except (InvalidSignature, UnsupportedAlgorithm, ValueError, TypeError):  # or it cannot be told
+        return False
+    return True
 
 
 def _pem(certificate: x509.Certificate) -> str:

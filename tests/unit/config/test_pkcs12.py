@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import pkcs12
 
 from kclient.config import ProducerConfig
@@ -72,9 +72,11 @@ def key_settings(path: str, password: str | None = PASSWORD, **more: Any) -> dic
     }
 
 
-def handshake(client_context: ssl.SSLContext, folder: Path) -> list[bytes]:
-    """The certificates that the client shows to a server which trusts the authority only."""
+def handshake(client_context: ssl.SSLContext, folder: Path, trusted: str = "") -> list[bytes]:
+    """The certificates that the client shows to a server which trusts the authority, and what is given, only."""
     server_context = AUTHORITY.server_context(folder, "localhost", client_authority=AUTHORITY)
+    if trusted:
+        server_context.load_verify_locations(cadata=trusted)
     to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = client_context.wrap_bio(to_client, to_server, server_hostname="localhost")
     server = server_context.wrap_bio(to_server, to_client, server_side=True)
@@ -98,6 +100,29 @@ def test_a_key_store(tmp_path: Path, key_password: str | None) -> None:
     made = context(**key_settings(path, ssl_key_password=key_password))
     leaf = certificates(identity.chain)[0]
     assert handshake(made, tmp_path) == [leaf.public_bytes(serialization.Encoding.DER)]
+
+
+def test_a_renewed_authority_beside_the_old_one(tmp_path: Path) -> None:
+    """Both have one name, and it is the key that says which of them vouches for the client."""
+    keys = [ec.generate_private_key(ec.SECP256R1()) for _ in range(4)]
+    root, old, new, client = keys
+
+    def signed(subject: str, key: ec.EllipticCurvePrivateKey, issuer: str, by: Any) -> x509.Certificate:
+        now = datetime.now(UTC) - timedelta(hours=1)
+        names = [x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)]) for name in (issuer, subject)]
+        made = x509.CertificateBuilder(*names, key.public_key(), x509.random_serial_number())
+        made = made.not_valid_before(now).not_valid_after(now + timedelta(days=1))
+        made = made.add_extension(x509.BasicConstraints(ca=subject != "client", path_length=None), critical=True)
+        return made.sign(by, hashes.SHA256())
+
+    authorities = [signed("between", key, "root", root) for key in (old, new)]
+    leaf = signed("client", client, "between", new)
+    encryption = serialization.BestAvailableEncryption(PASSWORD.encode())
+    trusted = signed("root", root, "root", root).public_bytes(serialization.Encoding.PEM).decode()
+    for others in (authorities, authorities[::-1]):
+        path = stored(tmp_path, pkcs12.serialize_key_and_certificates(b"client", client, leaf, others, encryption))
+        shown = handshake(context(**key_settings(path)), tmp_path, trusted)
+        assert shown == [leaf.public_bytes(serialization.Encoding.DER)]
 
 
 @pytest.mark.parametrize("kind", ["PKCS12", "pkcs12"])
