@@ -3,7 +3,7 @@
 Everything public is exported here, loaded on first use (PEP 562), so `import kclient` costs
 next to nothing:
 
-- `Producer`, `Consumer`, `Admin`: the clients, for asyncio and trio.
+- `Producer`, `Consumer`, `ShareConsumer`, `Admin`: the clients, for asyncio and trio.
 - `kclient.sync`: the same clients for blocking code.
 - `TopicPartition`, `KafkaError` and the other values and interfaces that applications use; the modules
   `kclient.admin`, `.consumer`, `.producer`, `.serialization`, `.errors` and `.types` have all of them.
@@ -30,12 +30,14 @@ if TYPE_CHECKING:
     from kclient.admin import ConfigResourceType as ConfigResourceType
     from kclient.admin import NewTopic as NewTopic
     from kclient.admin import OffsetSpec as OffsetSpec
+    from kclient.consumer import AcknowledgeType as AcknowledgeType
     from kclient.consumer import Assignor as Assignor
     from kclient.consumer import Consumer as Consumer
     from kclient.consumer import ConsumerInterceptor as ConsumerInterceptor
     from kclient.consumer import ConsumerRecord as ConsumerRecord
     from kclient.consumer import ConsumerRecords as ConsumerRecords
     from kclient.consumer import RebalanceListener as RebalanceListener
+    from kclient.consumer import ShareConsumer as ShareConsumer
     from kclient.errors import KafkaError as KafkaError
     from kclient.gateway import Gateway as Gateway
     from kclient.net.sasl.token import OAuthToken as OAuthToken
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
 
 # Where each public name lives. The type checkers read the imports above; the test of the exports compares both.
 _EXPORTS = {
+    "AcknowledgeType": "kclient.consumer",
     "Admin": "kclient.admin",
     "Assignor": "kclient.consumer",
     "ConfigOperation": "kclient.admin",
@@ -86,6 +89,7 @@ _EXPORTS = {
     "RebalanceListener": "kclient.consumer",
     "RecordMetadata": "kclient.types",
     "Serializer": "kclient.serialization",
+    "ShareConsumer": "kclient.consumer",
     "TimestampType": "kclient.types",
     "TopicPartition": "kclient.types",
     "PartitionWatermarks": "kclient.types",
@@ -107,6 +111,7 @@ _SUBMODULES = (
 )
 
 __all__ = [
+    "AcknowledgeType",
     "Admin",
     "Assignor",
     "ConfigOperation",
@@ -136,6 +141,7 @@ __all__ = [
     "RebalanceListener",
     "RecordMetadata",
     "Serializer",
+    "ShareConsumer",
     "TimestampType",
     "TopicPartition",
     "__version__",

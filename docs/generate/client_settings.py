@@ -13,6 +13,7 @@ from kclient.config.common import ClientConfig
 from kclient.config.consumer import ConsumerConfig
 from kclient.config.producer import ProducerConfig
 from kclient.config.setting import Choice, Setting
+from kclient.config.share_consumer import ShareConsumerConfig
 
 __all__ = ["render"]
 
@@ -42,10 +43,18 @@ The `ssl.` settings take effect with `security.protocol` `SSL` and `SASL_SSL`, t
 """
 
 
+_CLIENTS: tuple[tuple[str, type[ClientConfig]], ...] = (
+    ("Producer", ProducerConfig),
+    ("Consumer", ConsumerConfig),
+    ("Share consumer", ShareConsumerConfig),
+    ("Admin client", AdminConfig),
+)
+
+
 def render() -> str:
     """The whole reference."""
     parts = [_INTRODUCTION]
-    for title, cls in (("Producer", ProducerConfig), ("Consumer", ConsumerConfig), ("Admin client", AdminConfig)):
+    for title, cls in _CLIENTS:
         own = {name: item for name, item in cls.settings().items() if _is_own(cls, item)}
         parts.append(f"## {title}\n\n{_table(own)}")
     common = {name: item for name, item in ClientConfig.settings().items() if not _is_security(name)}

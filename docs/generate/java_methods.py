@@ -43,6 +43,7 @@ RENAMED: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "Consumer": {"commitSync": "commit"},
     "Producer": {},
+    "ShareConsumer": {"commitSync": "commit"},
 }
 """Methods with another name than Java's, by client."""
 
@@ -52,6 +53,7 @@ LEFT_OUT: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "Consumer": {},
     "Producer": {},
+    "ShareConsumer": {},
 }
 """Methods that are not to come, and why."""
 
@@ -72,17 +74,22 @@ MISSING: Final[Mapping[str, Mapping[str, str]]] = {
         "registerMetricForSubscription": _OWN_METRICS,
         "unregisterMetricFromSubscription": _OWN_METRICS,
     },
+    "ShareConsumer": {
+        "clientInstanceId": _METRICS_PUSH,
+        "registerMetricForSubscription": _OWN_METRICS,
+        "unregisterMetricFromSubscription": _OWN_METRICS,
+    },
 }
 """Methods that are still to come, and what they need."""
 
 _START = f"""\
 # Beside the Java clients
 
-`kclient.Admin`, `Producer` and `Consumer`, and those of `kclient.sync`, have the methods of the interfaces of the same
-names in Kafka {KAFKA}, in snake_case: `createTopics` is `create_topics`. What is different is below; a test compares it
-with the published jar. Java's classes of options are arguments (`validate_only=True`), its results with a future for
-each thing are one answer, and what failed is raised, where it is several things as a `PartialFailureError`. Java's
-`ShareConsumer` (KIP-932) has no counterpart yet.
+`kclient.Admin`, `Producer`, `Consumer` and `ShareConsumer`, and those of `kclient.sync`, have the methods of the
+interfaces of the same names in Kafka {KAFKA}, in snake_case: `createTopics` is `create_topics`. What is different is
+below; a test compares it with the published jar. Java's classes of options are arguments (`validate_only=True`), its
+results with a future for each thing are one answer, and what failed is raised, where it is several things as a
+`PartialFailureError`. `acknowledge` with a topic, a partition and an offset is `acknowledge_offset`.
 """
 
 _SECTIONS = (

@@ -1,7 +1,7 @@
 """Typed configuration: Kafka's settings with the Java client's names and defaults, checked once.
 
-`ProducerConfig`, `ConsumerConfig` and `AdminConfig` are frozen dataclasses; their `parse` takes arguments in
-snake_case, a mapping with Kafka's dotted names, or a properties file.
+`ProducerConfig`, `ConsumerConfig`, `ShareConsumerConfig` and `AdminConfig` are frozen dataclasses; their `parse` takes
+arguments in snake_case, a mapping with Kafka's dotted names, or a properties file.
 
 They are imported when they are used: the gateway needs the kinds of settings alone (`config.setting`).
 """
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from kclient.config.properties import parse_properties as parse_properties
     from kclient.config.providers import ConfigProvider as ConfigProvider
     from kclient.config.setting import Setting as Setting
+    from kclient.config.share_consumer import ShareConsumerConfig as ShareConsumerConfig
 
 _EXPORTS = {
     "AdminConfig": "kclient.config.admin",
@@ -28,6 +29,7 @@ _EXPORTS = {
     "ConsumerConfig": "kclient.config.consumer",
     "ProducerConfig": "kclient.config.producer",
     "Setting": "kclient.config.setting",
+    "ShareConsumerConfig": "kclient.config.share_consumer",
     "parse_properties": "kclient.config.properties",
 }
 

@@ -143,12 +143,6 @@ class ConsumerConfig(ClientConfig):
     session_timeout_ms: int = setting(
         Number(1), 45_000, "Time without heartbeats after which the coordinator gives a member's partitions away."
     )
-    share_acknowledgement_mode: str = setting(
-        Choice(("implicit", "explicit")), "implicit", "For share groups (KIP-932).", served=False
-    )
-    share_acquire_mode: str = setting(
-        Choice(("batch_optimized", "record_limit")), "batch_optimized", "For share groups (KIP-932).", served=False
-    )
 
     @classmethod
     def _reconcile(cls, values: dict[str, Any]) -> None:

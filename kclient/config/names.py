@@ -200,6 +200,8 @@ def explain_unknown(given: str, client: str, settings: Mapping[str, Collection[s
     if name in _OTHER_CLIENTS:
         return f"{start}: {_OTHER_CLIENTS[name]}"
     others = [other for other, names in settings.items() if other != client and name in names]
+    if "consumer" in others:  # which has most of the share consumer's
+        others = [other for other in others if other != "share consumer"]
     if others:
         return f"{start}: it belongs to the {' and the '.join(others)}"
     near = nearest(name, tuple(settings[client]))

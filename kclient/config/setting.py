@@ -27,6 +27,7 @@ __all__ = [
     "Setting",
     "Text",
     "WebAddress",
+    "same_setting",
     "setting",
 ]
 
@@ -386,6 +387,17 @@ def setting(
     if default is REQUIRED:
         return dataclasses.field(metadata=facts)
     return dataclasses.field(default=default, metadata=facts)
+
+
+def same_setting(of: type[Any], attribute: str) -> Any:
+    """Declares a setting that another configuration dataclass has as well, with the same default and meaning.
+
+    Args:
+        of: That class.
+        attribute: The setting's name there.
+    """
+    found = next(field for field in dataclasses.fields(of) if field.name == attribute)
+    return dataclasses.field(default=found.default, metadata=found.metadata)
 
 
 def _plain(value: float | str) -> float | str:

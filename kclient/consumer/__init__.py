@@ -16,6 +16,9 @@ from kclient.consumer.interfaces import ConsumerInterceptor as ConsumerIntercept
 from kclient.consumer.interfaces import RebalanceListener as RebalanceListener
 from kclient.consumer.patterns import SubscriptionPattern as SubscriptionPattern
 from kclient.consumer.records import ConsumerRecords as ConsumerRecords
+from kclient.consumer.share.consumer import ShareConsumer as ShareConsumer
+from kclient.consumer.share.model import AcknowledgementCommitCallback as AcknowledgementCommitCallback
+from kclient.consumer.share.model import AcknowledgeType as AcknowledgeType
 from kclient.records import ConsumerRecord as ConsumerRecord
 from kclient.types import OffsetAndMetadata as OffsetAndMetadata
 from kclient.types import OffsetAndTimestamp as OffsetAndTimestamp
@@ -23,6 +26,8 @@ from kclient.types import PartitionWatermarks as PartitionWatermarks
 from kclient.types import TopicPartition as TopicPartition
 
 __all__ = [
+    "AcknowledgeType",
+    "AcknowledgementCommitCallback",
     "Assignor",
     "CommitCallback",
     "Consumer",
@@ -38,6 +43,7 @@ __all__ = [
     "RebalanceListener",
     "RebalanceProtocol",
     "RoundRobinAssignor",
+    "ShareConsumer",
     "StickyAssignor",
     "Subscription",
     "SubscriptionPattern",

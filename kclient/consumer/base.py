@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,43 +15,39 @@ from kclient.arguments import (
     by_partition,
     check_callback,
     check_text,
-    check_timeout,
-    shown,
 )
 from kclient.config import ConsumerConfig
 from kclient.consumer.core import ConsumerCore
+from kclient.consumer.face_base import FaceBase, split_arguments
 from kclient.consumer.interfaces import check_listener
 from kclient.consumer.patterns import SubscriptionPattern
 from kclient.consumer.reset import EARLIEST, LATEST
 from kclient.errors import IllegalStateError
 from kclient.records import ConsumerRecord
 from kclient.types import OffsetAndMetadata, TopicPartition
-from kclient.unclosed import finalizer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kclient.config import ConfigInput
     from kclient.consumer.actions import Script
+    from kclient.consumer.fetch.buffer import FetchBuffer
+    from kclient.consumer.fetch.collector import FetchCollector
     from kclient.consumer.group.model import ConsumerGroupMetadata
     from kclient.consumer.interfaces import CommitCallback, RebalanceListener
     from kclient.types import Offsets, Partition, PartitionWatermarks
 
-CLOSE_TIMEOUT = 30.0
-"""Seconds that `close` may take by default, as in the Java client."""
-_IS_CONFIG = re.compile(r"[=/\n]|\.properties$")
-"""Tells the text or the path of properties from the name of a topic."""
-LONG = 3600.0
-"""Seconds that iteration waits in one poll; it polls again then."""
 
-
-class ConsumerBase:
+class ConsumerBase(FaceBase):
     """The part of a consumer that is the same for async and blocking code."""
 
-    _clock = staticmethod(time.monotonic)
-    _remedy = ""
-    """What to do instead of forgetting to close it."""
+    # declared again, since this kind of consumer has more of them
+    _core: ConsumerCore
+    _collector: FetchCollector
+    _buffer: FetchBuffer
 
     def __init__(self, *topics: str | Mapping[str, Any] | Path, config: ConfigInput = None, **settings: Any) -> None:
-        names, source = _split_arguments(topics, config)
+        names, source = split_arguments(topics, config)
         self._core = ConsumerCore(ConsumerConfig.parse(source, **settings), self._clock)
         self._collector = self._core.collector
         self._buffer = self._core.fetcher.buffer
@@ -60,27 +55,16 @@ class ConsumerBase:
         if names:
             self.subscribe(names)
 
-    @finalizer
-    def __del__(self) -> None:
-        core = getattr(self, "_core", None)  # there is none where a setting was wrong
-        if core is not None:
-            core.forgotten(self, self._remedy)
-
-    def _check(self) -> None:
-        """Raise if the consumer is not usable; the blocking one starts here.
-
-        Raises:
-            KafkaError: It failed, or was closed, or not started.
-        """
-        self._core.life.check()
-
-    def _check_here(self) -> None:
-        """Raise before a lock is taken that nobody in this process can give back; the blocking consumer knows when."""
-
     @property
     def config(self) -> ConsumerConfig:
         """The settings that it was made with, checked and complete."""
         return self._core.config
+
+    def _poll_script(self, deadline: float, take: Callable[[], Any]) -> Script:
+        return self._core.polling.poll(deadline, take)
+
+    def _departure(self, timeout: float, leave_group: bool | None) -> Script:
+        return self._core.departure.close(timeout, leave_group)
 
     # ------------------------------------------------------------------ what to read
 
@@ -319,10 +303,6 @@ class ConsumerBase:
         # positions are not settled: another thread may just be polling
         group.store(by_partition(offsets, as_offset, "offsets"))
 
-    def wakeup(self) -> None:
-        """End the wait of a task inside `poll` with `WakeupError`, or the next one; may be called from any thread."""
-        self._core.wakeup()
-
     def group_metadata(self) -> ConsumerGroupMetadata:
         """Who this consumer is in its group, for `send_offsets_to_transaction` of a producer.
 
@@ -351,11 +331,6 @@ class ConsumerBase:
         check_text(reason, "the reason to rebalance")
         self._core.group().enforce_rebalance(reason)
 
-    def metrics(self) -> dict[str, float]:
-        """Figures since the start under the names of Java's metrics; sizes in bytes."""
-        self._check_here()
-        return self._core.figures()
-
     def _commit_script(self, offsets: Offsets | None, timeout: float | None) -> Script:
         """What `commit` does."""
         wanted, seconds = _chosen_offsets(offsets), self._seconds(timeout)
@@ -363,55 +338,6 @@ class ConsumerBase:
         group = self._core.group()
         yield from group.commit(wanted, seconds)
         yield from self._core.notices.run_callbacks()
-
-    def _seconds(self, timeout: float | None) -> float:
-        check_timeout(timeout)
-        return self._core.default_timeout if timeout is None else timeout
-
-
-def _split_arguments(given: Iterable[Any], config: ConfigInput) -> tuple[list[str], ConfigInput]:
-    """Tell topics from a configuration among the positional arguments of a consumer.
-
-    Raises:
-        TypeError: There are two configurations, topics in a list, or a pattern.
-    """
-    topics: list[str] = []
-    for item in given:
-        if isinstance(item, str) and not _IS_CONFIG.search(item):
-            topics.append(item)
-        elif isinstance(item, list | tuple | set | frozenset):
-            raise TypeError(
-                f"topics are given one by one, as in Consumer('a', 'b'): write *{shown(item)}, or subscribe to it"
-            )
-        elif isinstance(item, re.Pattern | SubscriptionPattern):
-            raise TypeError(f"a pattern is given to subscribe, as in consumer.subscribe({shown(item)})")
-        elif config is None:
-            config = item
-        else:
-            raise TypeError("the configuration is given twice")
-    return topics, config
-
-
-def deadline_of(core: ConsumerCore, timeout: float) -> float:
-    """When a poll has waited long enough, on the core's clock.
-
-    Raises:
-        TypeError: It is not a number.
-        ValueError: It is negative, or none (nan).
-    """
-    check_timeout(timeout, none=None, hint="; iterate over the consumer to wait for ever")
-    return core.clock() + timeout
-
-
-def close_timeout(timeout: float | None) -> float:
-    """How long `close` waits, in seconds.
-
-    Raises:
-        TypeError: It is not a number.
-        ValueError: It is negative, or none (nan).
-    """
-    check_timeout(timeout, none=f"for {CLOSE_TIMEOUT:g}")
-    return CLOSE_TIMEOUT if timeout is None else timeout
 
 
 def _chosen_offsets(offsets: Offsets | None) -> dict[TopicPartition, OffsetAndMetadata] | None:

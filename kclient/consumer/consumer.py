@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
-
-import anyio
-import anyio.lowlevel
+from typing import TYPE_CHECKING, Any
 
 from kclient.arguments import as_count, as_partition, as_partitions, check_choice
-from kclient.cluster import leaves_in_order
-from kclient.concurrency import Wakeup, drive_async
-from kclient.consumer.actions import Action, Await, Call, Wait
-from kclient.consumer.base import CLOSE_TIMEOUT, LONG, ConsumerBase, close_timeout, deadline_of
+from kclient.concurrency import drive_async
+from kclient.consumer.async_face import AsyncFace
+from kclient.consumer.base import ConsumerBase
+from kclient.consumer.face_base import close_timeout
 from kclient.consumer.records import ConsumerRecords
 from kclient.consumer.reset import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from kclient.errors import IllegalStateError
@@ -21,12 +17,10 @@ from kclient.records import decode_arrow
 from kclient.records.arrow import column_names
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
-    from types import TracebackType
 
     from kclient.config import ConfigInput
-    from kclient.records import ConsumerRecord
     from kclient.types import (
         OffsetAndMetadata,
         OffsetAndTimestamp,
@@ -38,7 +32,7 @@ if TYPE_CHECKING:
     )
 
 
-class Consumer(ConsumerBase):
+class Consumer(AsyncFace, ConsumerBase):
     """Reads records from Kafka, or from a kclient gateway, in asyncio or trio code.
 
     Use it with `async with`: leaving commits (with `enable.auto.commit`) and leaves the group; leaving by cancellation
@@ -65,31 +59,13 @@ class Consumer(ConsumerBase):
 
     def __init__(self, *topics: str | Mapping[str, Any] | Path, config: ConfigInput = None, **settings: Any) -> None:
         super().__init__(*topics, config=config, **settings)
-        self._ready = Wakeup()
-        self._readiness.signal = self._ready.set
-        self._poller: int | None = None
-        """The task that polls."""
-        self._poll_ended: anyio.Event | None = None
-        """Set when it does no more, for who waits for that."""
+        self._wait_here()
 
     def __repr__(self) -> str:
         core = getattr(self, "_core", None)  # there is none where a setting was wrong, and a traceback shows locals
         return f"<Consumer {core!r}>" if core is not None else "<Consumer, not made>"
 
     # ------------------------------------------------------------------ life
-
-    async def start(self) -> None:
-        """Start the background tasks, once; `async with` does it. It does not wait for a broker."""
-        await self._core.start()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close(CLOSE_TIMEOUT if leaves_in_order(error) else 0)
 
     async def close(self, timeout: float | None = None, *, leave_group: bool | None = None) -> None:
         """Commit the positions (with `enable.auto.commit`), leave the group, end the tasks. May be called again.
@@ -109,56 +85,9 @@ class Consumer(ConsumerBase):
         Raises:
             TypeError: `leave_group` is not True, False or None.
         """
-        core = self._core
         seconds = close_timeout(timeout)
         check_choice(leave_group, "leave_group")
-        core.supervisor.check_loop()
-        me = anyio.get_current_task().id
-        if core.closing(me):
-            try:
-                await self._close(core.clock() + seconds if seconds else None, me, leave_group)
-            finally:
-                try:
-                    await core.shut()
-                finally:
-                    try:
-                        await core.supervisor.aclose()
-                    finally:
-                        core.life.closure.end()  # whatever happened: others may wait for it
-        elif not core.life.closure.is_by(me):
-            try:
-                await core.closed_by_another(seconds)
-            finally:
-                await core.supervisor.aclose()
-            # what is left of them if the other call was interrupted
-            await drive_async(core.notices.run_callbacks(), self._carry_out)
-
-    async def _close(self, deadline: float | None, me: int, leave_group: bool | None) -> None:
-        """Close in good order until a time, or at once for None."""
-        core = self._core
-        with anyio.CancelScope(shield=deadline is None):
-            if deadline is not None and self._poller not in {None, me}:
-                with anyio.move_on_after(deadline - core.clock()):
-                    await self._poll_over()
-            self._collector.settle()
-            left = 0 if deadline is None else max(deadline - core.clock(), 0)
-            await drive_async(core.departure.close(left, leave_group), self._carry_out)
-
-    async def _poll_over(self) -> None:
-        """Wait until the task that polls has noticed that the consumer closes: its rebalance goes on no more then."""
-        ended = self._poll_ended = anyio.Event()
-        await ended.wait()
-
-    async def _carry_out(self, action: Action) -> Any:
-        core = self._core
-        match action:
-            case Wait(until):
-                return await self._ready.wait(max(until - core.clock(), 0))
-            case Call(function, arguments):
-                result = function(*arguments)
-                return await result if inspect.isawaitable(result) else result
-            case Await(function, arguments):
-                return await function(*arguments)
+        await self._end(seconds, leave_group)
 
     # ------------------------------------------------------------------ what to read
 
@@ -262,43 +191,6 @@ class Consumer(ConsumerBase):
         names, most = column_names(columns, include_headers), as_count(max_bytes, "max_bytes")
         batch = await self._poll(timeout, lambda: self._collector.take_arrow(names, most))
         return decode_arrow([], columns=names) if batch is None else batch
-
-    async def _poll(self, timeout: float, take: Any) -> Any:
-        if self._poller is not None:
-            self._core.life.check_polling()
-            raise IllegalStateError("Another task is polling this consumer: one task polls at a time")
-        self._poller = anyio.get_current_task().id
-        try:
-            self._core.life.check_polling()
-            self._core.supervisor.check_loop()
-            self._collector.settle()
-            await anyio.lowlevel.checkpoint()  # a loop that only polls must not starve the background tasks
-            found = await drive_async(self._core.polling.poll(deadline_of(self._core, timeout), take), self._carry_out)
-        except BaseException:  # on trio, Ctrl-C may come anywhere: what was taken and not returned comes again
-            self._collector.put_back()
-            raise
-        finally:
-            self._poller = None
-            if self._poll_ended is not None:
-                self._poll_ended.set()
-        self._buffer.taken = None
-        return found
-
-    def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
-        return self
-
-    async def __anext__(self) -> ConsumerRecord:
-        """The next record; waits for it. A record counts as processed when the next one is asked for."""
-        readiness = self._readiness
-        if not readiness.poll_needed and readiness.clock() < readiness.poll_due:
-            record = self._collector.next_record()
-            if record is not None:
-                return record
-        while True:
-            await self._poll(LONG, self._collector.refill)
-            record = self._collector.next_record()
-            if record is not None:
-                return record
 
     # ------------------------------------------------------------------ commits
 

@@ -231,7 +231,7 @@ class ConsumerCore:
             cluster=self.cluster,
             tasks=self._tasks,
             wakeup=self._group_wakeup,
-            committer=group.committer,
+            drained=group.committer.drained,
             on_progress=self._on_progress,
             on_topics=self._fetch_wakeup.set,
             request_timeout=request_timeout,

@@ -23,7 +23,7 @@ from kclient.errors import ConfigError
 from kclient.serialization import resolve_deserializer
 
 if TYPE_CHECKING:
-    from kclient.config import ConsumerConfig
+    from kclient.config import ConsumerConfig, ShareConsumerConfig
     from kclient.records import Deserialize
     from kclient.serialization import Deserializer
 
@@ -77,12 +77,7 @@ class ConsumerSettings:
             max_poll_records=config.max_poll_records,
             default_timeout=config.default_api_timeout_ms / 1000,
             retry_backoff=_backoff(config),
-            decode_options={
-                "check_crcs": config.check_crcs,
-                "max_decompressed": config.fetch_max_decompressed_bytes,
-                "key_deserializer": _function(key),
-                "value_deserializer": _function(value),
-            },
+            decode_options=as_decoded(config, key, value),
             deserializers=tuple(found for found in (key, value) if found is not None),
             interceptors=tuple(_interceptor(given) for given in config.interceptor_classes),
         )
@@ -119,6 +114,24 @@ def _fetch(config: ConsumerConfig) -> FetchSettings:
         retry_backoff=_backoff(config),
         preferred_replica_age=config.metadata_max_age_ms / 1000,
     )
+
+
+def as_decoded(
+    config: ConsumerConfig | ShareConsumerConfig, key: Deserializer[Any] | None, value: Deserializer[Any] | None
+) -> dict[str, Any]:
+    """Arguments for `records.decode_records`.
+
+    Args:
+        config: Says what is checked.
+        key: The deserializer of keys; None leaves them as bytes.
+        value: That of values.
+    """
+    return {
+        "check_crcs": config.check_crcs,
+        "max_decompressed": config.fetch_max_decompressed_bytes,
+        "key_deserializer": _function(key),
+        "value_deserializer": _function(value),
+    }
 
 
 def _function(deserializer: Deserializer[Any] | None) -> Deserialize | None:

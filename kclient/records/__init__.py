@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     )
     from kclient.records._interpreted import EnvelopedBatches as EnvelopedBatches  # for the gateway, as those below
     from kclient.records._interpreted import RecordScan as RecordScan
+    from kclient.records._interpreted import count_deliveries as count_deliveries  # for share consumers
     from kclient.records._interpreted import gather_batches as gather_batches
 else:
     Appender = _chosen.Appender
@@ -57,6 +58,7 @@ else:
     RecordScan = _chosen.RecordScan
     RecordSource = _chosen.RecordSource
     TopicSlots = _chosen.TopicSlots
+    count_deliveries = _chosen.count_deliveries
     fnv1a = _chosen.fnv1a
     gather_batches = _chosen.gather_batches
     murmur2 = _chosen.murmur2

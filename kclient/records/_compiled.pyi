@@ -8,6 +8,7 @@ from kclient.records._interpreted import LazyDelivery as LazyDelivery
 from kclient.records._interpreted import RecordScan as RecordScan
 from kclient.records._interpreted import RecordSource as RecordSource
 from kclient.records._interpreted import TopicSlots as TopicSlots
+from kclient.records._interpreted import count_deliveries as count_deliveries
 from kclient.records._interpreted import fnv1a as fnv1a
 from kclient.records._interpreted import gather_batches as gather_batches
 from kclient.records._interpreted import made_record as made_record

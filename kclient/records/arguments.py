@@ -394,9 +394,16 @@ def check_handle(handle: Any, kind: type[Any]) -> None:
 
 
 def check_record(
-    topic: Any, partition: Any, offset: Any, timestamp: Any, timestamp_type: Any, headers: Any, leader_epoch: Any
-) -> tuple[str, int, int, int, TimestampType, tuple[Any, ...], int]:
-    """The fields of a fetched record but key and value; the last one is -1 where there is no leader epoch.
+    topic: Any,
+    partition: Any,
+    offset: Any,
+    timestamp: Any,
+    timestamp_type: Any,
+    headers: Any,
+    leader_epoch: Any,
+    delivery_count: Any,
+) -> tuple[str, int, int, int, TimestampType, tuple[Any, ...], int, int]:
+    """The fields of a fetched record but key and value; -1 where there is no leader epoch, 0 without a delivery count.
 
     Raises:
         TypeError: One is of a wrong type.
@@ -411,4 +418,5 @@ def check_record(
         TimestampType(kind),
         tuple(header_pairs(headers)),
         -1 if leader_epoch is None else integer("leader_epoch", leader_epoch, -1, INT32_MAX),
+        0 if delivery_count is None else integer("delivery_count", delivery_count, 1, INT16_MAX),
     )

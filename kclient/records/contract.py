@@ -128,6 +128,7 @@ class ConsumerRecordType(Protocol):
         value: Any,
         headers: Headers = (),
         leader_epoch: int | None = None,
+        delivery_count: int | None = None,
     ) -> None: ...
     @property
     def topic(self) -> str: ...
@@ -147,6 +148,8 @@ class ConsumerRecordType(Protocol):
     def headers(self) -> tuple[Header, ...]: ...
     @property
     def leader_epoch(self) -> int | None: ...
+    @property
+    def delivery_count(self) -> int | None: ...
 
 
 class LazyDeliveryType(Protocol):
@@ -358,6 +361,8 @@ class Implementation(Protocol):
     RecordSource: type[RecordSourceType]
     TopicSlots: type[TopicSlotsType]
 
+    @property
+    def count_deliveries(self) -> Callable[[list[Any], int, int, int], None]: ...
     @property
     def gather_batches(
         self,

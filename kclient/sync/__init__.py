@@ -15,12 +15,14 @@ if TYPE_CHECKING:
     from kclient.sync.consumer import Consumer as Consumer
     from kclient.sync.gateway import Gateway as Gateway
     from kclient.sync.producer import Producer as Producer
+    from kclient.sync.share_consumer import ShareConsumer as ShareConsumer
 
 _EXPORTS = {
     "Admin": "kclient.sync.admin",
     "Consumer": "kclient.sync.consumer",
     "Gateway": "kclient.sync.gateway",
     "Producer": "kclient.sync.producer",
+    "ShareConsumer": "kclient.sync.share_consumer",
 }
 
 __all__ = sorted(_EXPORTS)  # pyright: ignore[reportUnsupportedDunderAll]

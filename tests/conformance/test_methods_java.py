@@ -16,7 +16,7 @@ import kclient.sync
 ROOT = Path(__file__).parent.parent.parent
 ORACLE = ROOT / "tests" / "java" / "MethodsOracle.java"
 SCRIPT = ROOT / "docs" / "generate" / "java_methods.py"
-CLIENTS = ("Admin", "Consumer", "Producer")
+CLIENTS = ("Admin", "Consumer", "Producer", "ShareConsumer")
 FACES = {"kclient": kclient, "kclient.sync": kclient.sync}
 
 TABLES: dict[str, Any] = runpy.run_path(str(SCRIPT))

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from kclient.config import AdminConfig, ClientConfig, ConsumerConfig, ProducerConfig, Setting
+from kclient.config import AdminConfig, ClientConfig, ConsumerConfig, ProducerConfig, Setting, ShareConsumerConfig
 from kclient.config.java import DESERIALIZERS, SERIALIZERS
 from kclient.config.setting import Boolean, Choice, Number
 from kclient.serialization import resolve_deserializer, resolve_serializer
@@ -34,6 +34,8 @@ def answers(kafka_jars_4: Path) -> list[list[str]]:
 def test_settings(client: str, answers: list[list[str]]) -> None:
     java = {name: rest for kind, which, name, *rest in answers if kind == "setting" and which == client}
     ours = {name: item for name, item in CLIENTS[client].settings().items() if not item.own}
+    if client == "consumer":  # Java's has those of share consumers, too
+        ours |= {name: item for name, item in ShareConsumerConfig.settings().items() if name.startswith("share.")}
     assert sorted(ours) == sorted(java)
     wrong = {name: problem for name, facts in java.items() if (problem := differences(ours[name], *facts))}
     assert wrong == {}

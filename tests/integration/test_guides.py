@@ -146,6 +146,43 @@ async def test_transactions(kafka: KafkaServer, anyio_backend_name: str) -> None
     assert [record.value for record in await stored_records(kafka.bootstrap, copied)] == [b"a", b"b"]
 
 
+@pytest.mark.kafka
+@pytest.mark.anyio
+@pytest.mark.timeout(180)
+async def test_share_groups(kafka: KafkaServer, topic: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The functions of the page, one after the other in one group."""
+    names: dict[str, Any] = {}
+    for text in snippets("share-groups.md"):
+        exec(text.replace('"jobs"', f'"{topic}"').replace("timeout=10.0", "timeout=7.0"), names)
+    group = f"share-{topic}"
+    async with kclient.Admin(bootstrap_servers=kafka.bootstrap) as admin:
+        await admin.create_topic(topic, 1)
+    await names["begin_with_the_oldest"](kafka.bootstrap, group)
+    handled: list[bytes] = []
+    async with kclient.Producer(bootstrap_servers=kafka.bootstrap) as producer:
+        await producer.send_batch(topic, [b"a", b"b"])
+        await producer.flush()
+        await names["work"](kafka.bootstrap, group, lambda record: handled.append(record.value))
+        assert handled == [b"a", b"b"]
+
+        def handle(record: kclient.ConsumerRecord) -> None:
+            if record.value == b"reject":
+                raise ValueError
+            if record.delivery_count == 1:
+                raise OSError
+            handled.append(record.value)
+
+        await producer.send_batch(topic, [b"c", b"reject"])
+        await producer.flush()
+        await names["work_carefully"](kafka.bootstrap, group, handle)
+        assert handled == [b"a", b"b", b"c"]
+        steps = iter([False, True])
+        await (await producer.send(topic, value=b"d"))
+        await names["work_slowly"](kafka.bootstrap, group, lambda record: next(steps))
+        assert not list(steps)
+    assert not capsys.readouterr().out
+
+
 @pytest.mark.anyio
 async def test_processing(gateway: str, anyio_backend_name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """What is rated, what fails and is written elsewhere, and the figures of a processor that is stopped."""

@@ -1,4 +1,4 @@
-// Prints what the test of public methods compares with: the names of the methods that each of the three clients'
+// Prints what the test of public methods compares with: the names of the methods that each of the four clients'
 // interfaces has, one per line as client, name, and whether all of that name are deprecated, with a tab between.
 
 import java.lang.reflect.Method;
@@ -6,6 +6,7 @@ import java.lang.reflect.Modifier;
 import java.util.TreeMap;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.consumer.Consumer;
+import org.apache.kafka.clients.consumer.ShareConsumer;
 import org.apache.kafka.clients.producer.Producer;
 
 public class MethodsOracle {
@@ -23,5 +24,6 @@ public class MethodsOracle {
         methods("Admin", Admin.class);
         methods("Consumer", Consumer.class);
         methods("Producer", Producer.class);
+        methods("ShareConsumer", ShareConsumer.class);
     }
 }

@@ -6,14 +6,17 @@ import inspect
 import re
 from typing import Any, NamedTuple
 
+import pyarrow
 from hypothesis import strategies as st
 
 import kclient
 import kclient.sync
 from kclient import (
+    AcknowledgeType,
     ConfigOperation,
     ConfigResource,
     ConfigResourceType,
+    ConsumerRecord,
     NewTopic,
     OffsetAndMetadata,
     OffsetSpec,
@@ -113,6 +116,9 @@ def listener() -> RebalanceListener:
 
 # What is right, and what is nearly right, by the name of the parameter.
 RIGHT: Arguments = {
+    "acknowledge_type": st.sampled_from(AcknowledgeType),
+    "batch": st.builds(lambda: pyarrow.RecordBatch.from_pydict({"topic": ["t"], "partition": [0], "offset": [0]})),
+    "record": st.builds(lambda: ConsumerRecord("t", 0, 0, 0, 0, None, None)),
     "leave_group": st.none() | st.booleans(),
     "max_records": st.none() | st.integers(1, 10**6),
     "brokers": st.none() | st.lists(st.integers(0, 2), max_size=2),
@@ -204,6 +210,9 @@ RIGHT: Arguments = {
     "wanted": st.dictionaries(partition, place, max_size=2),
 }  # fmt: skip
 NEARLY: Arguments = {
+    "acknowledge_type": st.integers(0, 5),
+    "batch": st.builds(lambda: pyarrow.RecordBatch.from_pydict({"topic": [None]})),
+    "record": st.lists(scalars, max_size=2),
     "wait_for_commit": scalars,
     "leave_group": st.integers() | scalars,
     "max_records": edges | scalars,
@@ -302,6 +311,7 @@ OVERRIDES: dict[tuple[str, str], tuple[st.SearchStrategy[Any], st.SearchStrategy
     ("list_share_group_offsets", "partitions"): (st.none() | partitions, nearly_partitions),
     ("delete_topics", "names"): (st.lists(st.just("made"), max_size=1), st.lists(other_texts, max_size=2)),
     ("delete_topic", "name"): (st.just("made"), other_texts),
+    ("acknowledge_offset", "offset"): (st.integers(0, 5), edges | scalars),
     ("poll", "timeout"): (short, nearly_timeout),
     ("poll_arrow", "timeout"): (short, nearly_timeout),
 }  # fmt: skip
@@ -374,5 +384,5 @@ def _required(client: type, method: str, name: str) -> bool:
 CLIENTS: dict[str, type] = {
     f"{module.__name__}.{name}": getattr(module, name)
     for module in (kclient, kclient.sync)
-    for name in ("Admin", "Consumer", "Producer")
+    for name in ("Admin", "Consumer", "Producer", "ShareConsumer")
 }

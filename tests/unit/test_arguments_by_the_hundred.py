@@ -23,7 +23,7 @@ import kclient.sync
 from kclient import serialization
 from kclient.arguments import shown
 from kclient.config import AdminConfig, ConsumerConfig, ProducerConfig
-from kclient.errors import KafkaError, KafkaTimeoutError, WakeupError
+from kclient.errors import KafkaError, KafkaTimeoutError, UnsupportedVersionError, WakeupError
 from kclient.testing import memory_broker
 from tests.example_budget import examples
 from tests.hostile_values import OfTheUsers, Shown, odd
@@ -110,6 +110,8 @@ class Face:
         own = OF_PRODUCERS if self.name == "Producer" else dict(HASTY)
         if self.name == "Consumer":
             own |= {"group_id": "g", "auto_offset_reset": "earliest", "fetch_max_wait_ms": 20}
+        if self.name == "ShareConsumer":
+            own |= {"group_id": "g", "fetch_max_wait_ms": 20}
         client = self.kind(bootstrap_servers=self._address, **own)
         if self.is_async:
             self._run(client.start)
@@ -171,6 +173,17 @@ class Face:
                 deadline = time.monotonic() + 5
                 while not self.do(client.poll, timeout=0.5):
                     assert time.monotonic() < deadline
+            except WakeupError:
+                continue
+            return
+
+    def _check_shareconsumer(self) -> None:
+        """The gateway serves no share groups, and that is what a poll says."""
+        while True:
+            try:
+                self.do(self.client.subscribe, topics=["t"])
+                with pytest.raises(UnsupportedVersionError):
+                    self.do(self.client.poll, timeout=5)
             except WakeupError:
                 continue
             return

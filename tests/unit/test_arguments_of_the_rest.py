@@ -30,6 +30,7 @@ from kclient.config import (
     ConsumerConfig,
     ProducerConfig,
     Setting,
+    ShareConsumerConfig,
     parse_properties,
 )
 from kclient.errors import ConfigError, IllegalStateError, KafkaError
@@ -130,6 +131,7 @@ TRIED: dict[str, tuple[Any, Callable[[Any, Path], Any]]] = {
     "AdminConfig": (AdminConfig, lambda value, _: AdminConfig.parse(value)),
     "ClientConfig": (ClientConfig, lambda value, _: ClientConfig.parse(value)),
     "ConsumerConfig": (ConsumerConfig, lambda value, _: ConsumerConfig.parse(value)),
+    "ShareConsumerConfig": (ShareConsumerConfig, lambda value, _: ShareConsumerConfig.parse(value)),
     "ProducerConfig": (ProducerConfig, lambda value, _: ProducerConfig.parse(value)),
     "parse_properties": (parse_properties, lambda value, _: parse_properties(value)),
     "records of a partition": (kclient.ConsumerRecords, lambda value, _: RECORDS.records(value)),

@@ -72,8 +72,9 @@ def loaded_after(code: str) -> set[str]:
     "code",
     [
         "import kclient",
-        "from kclient import Producer, Consumer, Admin",
+        "from kclient import Producer, Consumer, ShareConsumer, Admin",
         "import kclient.sync; kclient.sync.Producer; kclient.sync.Consumer; kclient.sync.Admin",
+        "import kclient.sync; kclient.sync.ShareConsumer",
         "from kclient import Gateway",
         "import kclient.inprocess",
         "import kclient.processing",

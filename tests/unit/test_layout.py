@@ -14,7 +14,7 @@ import kclient
 ROOT = Path(__file__).resolve().parents[2]
 
 NAMED_TWICE = {
-    "Admin", "Consumer", "Gateway", "Producer",  # each with its blocking twin
+    "Admin", "Consumer", "Gateway", "Producer", "ShareConsumer",  # each with its blocking twin
     "ConfigResource",  # Kafka's name for a part of a message, and for what its admin client is told
     "TopicExistsError",  # of Kafka's topics, and of HTP's
 }  # fmt: skip

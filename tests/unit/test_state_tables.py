@@ -27,6 +27,14 @@ from kclient.consumer.group.states import (
     MemberEvent,
     MemberState,
 )
+from kclient.consumer.share.states import (
+    SHARE_SESSION_TABLE,
+    SHARE_TABLE,
+    ShareEvent,
+    ShareSessionEvent,
+    ShareSessionState,
+    ShareState,
+)
 from kclient.consumer.subscription import POSITION_TABLE, PositionEvent, PositionState
 from kclient.errors import IllegalStateError
 from kclient.gateway.append import SUCCESSORS as APPEND_SUCCESSORS
@@ -85,6 +93,8 @@ MACHINES = {
     "producer id": Machine(PRODUCER_ID_TABLE, ProducerIdPhase, ProducerIdEvent, "producer.md"),
     "remote member": Machine(REMOTE_TABLE, RemoteState, RemoteEvent, "coordinator.md"),
     "session": Machine(SESSION_TABLE, SessionState, SessionEvent, "connection.md"),
+    "share member": Machine(SHARE_TABLE, ShareState, ShareEvent, "share.md"),
+    "share session": Machine(SHARE_SESSION_TABLE, ShareSessionState, ShareSessionEvent, "share.md"),
     "transaction": Machine(TRANSACTION_TABLE, TransactionState, TransactionEvent, "transactions.md"),
 }
 

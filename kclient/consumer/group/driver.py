@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kclient.cluster import version_for
 from kclient.consumer.group.coordinator import CHANNEL
@@ -14,13 +14,11 @@ from kclient.errors import KafkaError
 from kclient.protocol.errors import EncodeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
     from kclient.cluster import Cluster
     from kclient.concurrency import MomentLock, Wakeup
-    from kclient.consumer.group.committer import Committer
-    from kclient.consumer.group.membership import Membership
-    from kclient.consumer.group.model import GroupRequest
+    from kclient.consumer.group.model import GroupRequest, MemberSettings, Todo
     from kclient.consumer.tasks import BackgroundTasks
     from kclient.net.connection import Connection
 
@@ -33,6 +31,22 @@ _COMMITS_FIRST = 1.0
 """Seconds that joining and leaving wait for commits on their way: a broker refuses what comes behind."""
 
 
+class DrivenMember(Protocol):
+    """A member of a group of any kind, as the task that drives it sees it; `Membership` says what each does."""
+
+    @property
+    def settings(self) -> MemberSettings: ...
+    @property
+    def group_topics(self) -> set[str]: ...
+    def next(self, now: float) -> Todo: ...
+    def stalled(self, seconds: float) -> None: ...
+    def refreshed(self, refresh: object) -> None: ...
+    def resolved(self, names: Mapping[bytes, str], now: float) -> None: ...
+    def awaits(self, request: GroupRequest) -> bool: ...
+    def received(self, request: GroupRequest, response: Any, now: float) -> None: ...
+    def failed(self, request: GroupRequest, error: KafkaError, now: float) -> None: ...
+
+
 class GroupDriver:
     """The task behind a consumer's membership in its group.
 
@@ -43,7 +57,7 @@ class GroupDriver:
         cluster: Connects to brokers.
         tasks: Run the requests.
         wakeup: Ends the wait for the time that the member named.
-        committer: Its commits go out before a join, and before the member leaves.
+        drained: Waits so many seconds for what is to go out before a join, and before the member leaves: commits.
         on_progress: Called when the membership may have changed.
         on_topics: Called when, as leader, the member needs the metadata of other topics.
         request_timeout: Seconds for fresh metadata.
@@ -54,11 +68,11 @@ class GroupDriver:
         *,
         clock: Callable[[], float],
         lock: MomentLock,
-        member: Membership,
+        member: DrivenMember,
         cluster: Cluster,
         tasks: BackgroundTasks,
         wakeup: Wakeup,
-        committer: Committer,
+        drained: Callable[[float], Awaitable[None]],
         on_progress: Callable[[], None],
         on_topics: Callable[[], None],
         request_timeout: float,
@@ -69,7 +83,7 @@ class GroupDriver:
         self._cluster = cluster
         self._tasks = tasks
         self._wakeup = wakeup
-        self._committer = committer
+        self._drained = drained
         self._on_progress = on_progress
         self._on_topics = on_topics
         self._topics: set[str] = set()
@@ -146,7 +160,7 @@ class GroupDriver:
         if request.node_id is None:
             return await self._cluster.ask_any(ask)
         if request.kind in {RequestKind.JOIN, RequestKind.LEAVE}:
-            await self._committer.drained(_COMMITS_FIRST)
+            await self._drained(_COMMITS_FIRST)
         connection = await self._cluster.connection(request.node_id, JOIN_CHANNEL if request.parks else CHANNEL)
         with self._lock:
             current = self._member.awaits(request)

@@ -48,6 +48,7 @@ class RequestKind(Enum):
     HEARTBEAT = "Heartbeat"
     LEAVE = "LeaveGroup"
     CONSUMER_HEARTBEAT = "ConsumerGroupHeartbeat"
+    SHARE_HEARTBEAT = "ShareGroupHeartbeat"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -53,10 +53,10 @@ if TYPE_CHECKING:
 
 logger: logging.Logger = logging.getLogger("kclient.consumer.coordinator")
 
-_COORDINATOR_GONE = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR})
+COORDINATOR_GONE = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR})
 _MEMBERSHIP_GONE = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH})
 _COMMIT_REFUSED = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.GROUP_ID_NOT_FOUND})
-_SHORTEST_INTERVAL_MS = 100
+SHORTEST_INTERVAL_MS = 100
 """Heartbeats are no more frequent, whatever a broker says."""
 _ABSENT = frozenset({RemoteState.UNJOINED, RemoteState.FAILED, RemoteState.FENCED})
 _SETTLED = frozenset({RemoteState.STABLE, RemoteState.RECONCILING})
@@ -80,7 +80,7 @@ class RemoteMember(Membership):
         self._requests = RemoteRequests(settings)
         super().__init__(settings, self._requests.find_coordinator)
         self.state: RemoteState = RemoteState.UNJOINED
-        self._id = member_id or _new_id()
+        self._id = member_id or new_id()
         self._wanted: Interest | None = None
         """What the user subscribed to last."""
         self._applied = Interest()
@@ -315,7 +315,7 @@ class RemoteMember(Membership):
     ) -> KafkaError:
         """A commit was answered with an error code: what to raise (retriable or not), with the state adjusted."""
         present = self._present and identity == self.metadata
-        if code in _COORDINATOR_GONE:
+        if code in COORDINATOR_GONE:
             self.lose_coordinator(f"a commit was answered with {ErrorCode(code).name}", now, epoch)
         elif code == ErrorCode.STALE_MEMBER_EPOCH:
             if self._keeps(identity, partitions):  # the answer to a heartbeat is on its way, with the epoch of now
@@ -444,7 +444,7 @@ class RemoteMember(Membership):
     def _heard(self, report: Report, response: Any) -> None:
         """The broker has answered that all is well."""
         self.lookup.answered(self.lookup.epoch)
-        self._heartbeats.answered(max(response.heartbeat_interval_ms, _SHORTEST_INTERVAL_MS) / 1000)
+        self._heartbeats.answered(max(response.heartbeat_interval_ms, SHORTEST_INTERVAL_MS) / 1000)
         self._told = report
         if not self._present:
             self._first_epoch = response.member_epoch
@@ -461,7 +461,7 @@ class RemoteMember(Membership):
         """The broker has answered with an error."""
         joining = not self._present
         self._later(now)
-        if code in _COORDINATOR_GONE:
+        if code in COORDINATOR_GONE:
             self._lingers = True
             self.lose_coordinator(f"a heartbeat was answered with {ErrorCode(code).name}", now)
         elif code == ErrorCode.UNRELEASED_INSTANCE_ID and self._lingers and self.coordinator is not None:
@@ -533,6 +533,6 @@ class RemoteMember(Membership):
         self.state = state
 
 
-def _new_id() -> str:
+def new_id() -> str:
     """A member's id as Kafka's clients make it: a UUID in base64."""
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")

@@ -22,6 +22,7 @@ cdef class ConsumerRecord:
     cdef readonly tuple headers
     cdef int32_t _leader_epoch
     cdef int8_t _timestamp_type
+    cdef int16_t _delivery_count
 
     def __init__(
         self,
@@ -34,11 +35,12 @@ cdef class ConsumerRecord:
         value,
         headers=(),
         leader_epoch=None,
+        delivery_count=None,
     ):
         (
             self.topic, self.partition, self.offset, self.timestamp, self._timestamp_type, self.headers,
-            self._leader_epoch,
-        ) = check_record(topic, partition, offset, timestamp, timestamp_type, headers, leader_epoch)
+            self._leader_epoch, self._delivery_count,
+        ) = check_record(topic, partition, offset, timestamp, timestamp_type, headers, leader_epoch, delivery_count)
         self.key = key
         self.value = value
 
@@ -56,10 +58,15 @@ cdef class ConsumerRecord:
         """Epoch of the leader that appended the record, if the broker told."""
         return None if self._leader_epoch < 0 else self._leader_epoch
 
+    @property
+    def delivery_count(self):
+        """How often a share group has delivered the record, this time included; None for any other consumer."""
+        return self._delivery_count or None
+
     cdef tuple _fields(self):
         return (
             self.topic, self.partition, self.offset, self.timestamp, self.timestamp_type,
-            self.key, self.value, self.headers, self.leader_epoch,
+            self.key, self.value, self.headers, self.leader_epoch, self.delivery_count,
         )
 
     def __eq__(self, other):
@@ -71,10 +78,11 @@ cdef class ConsumerRecord:
         return hash((self.topic, self.partition, self.offset))
 
     def __repr__(self):
+        delivered = f", delivery_count={self._delivery_count}" if self._delivery_count else ""
         return (
             f"ConsumerRecord(topic={self.topic!r}, partition={self.partition}, offset={self.offset}, "
             f"timestamp={self.timestamp}, timestamp_type={self.timestamp_type.name}, key={self.key!r}, "
-            f"value={self.value!r}, headers={self.headers!r}, leader_epoch={self.leader_epoch})"
+            f"value={self.value!r}, headers={self.headers!r}, leader_epoch={self.leader_epoch}{delivered})"
         )
 
     def __reduce__(self):
@@ -91,6 +99,7 @@ def made_record(
     value,
     tuple headers,
     leader_epoch,
+    delivery_count=None,
 ):
     """A record of fields that are known to be right."""
     cdef ConsumerRecord record = ConsumerRecord.__new__(ConsumerRecord)
@@ -103,7 +112,15 @@ def made_record(
     record.value = value
     record.headers = headers
     record._leader_epoch = -1 if leader_epoch is None else leader_epoch
+    record._delivery_count = 0 if delivery_count is None else delivery_count
     return record
+
+
+def count_deliveries(list records not None, Py_ssize_t start, Py_ssize_t stop, int16_t count):
+    """Say of fresh records, which nobody has seen yet, how often they were delivered."""
+    cdef ConsumerRecord record
+    for record in records[start:stop]:
+        record._delivery_count = count
 
 
 @cython.no_gc  # a batch forgets its callbacks when it is done, so cycles through a handle end by themselves

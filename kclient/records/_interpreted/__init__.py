@@ -18,6 +18,7 @@ from kclient.records._interpreted.hashing import partition_for_key as partition_
 from kclient.records._interpreted.reading import parse_records as parse_records
 from kclient.records._interpreted.record import ConsumerRecord as ConsumerRecord
 from kclient.records._interpreted.record import LazyDelivery as LazyDelivery
+from kclient.records._interpreted.record import count_deliveries as count_deliveries
 from kclient.records._interpreted.record import made_record as made_record
 from kclient.records._interpreted.scanning import RecordScan as RecordScan
 from kclient.records._interpreted.sources import RecordSource as RecordSource

@@ -9,14 +9,15 @@ from kclient.records.bounds import INT32_MAX
 from kclient.records.restoring import restore_record
 from kclient.types import Header, Headers, TimestampType
 
-_CHECKED = ("topic", "partition", "offset", "timestamp", "timestamp_type", "headers", "leader_epoch")
+_CHECKED = ("topic", "partition", "offset", "timestamp", "timestamp_type", "headers", "leader_epoch", "delivery_count")
 
 
 class _Fields:
     """The fields of a record, which can be set here: `made_record` fills them before it makes a record of it."""
 
     __slots__ = (
-        "headers", "key", "leader_epoch", "offset", "partition", "timestamp", "timestamp_type", "topic", "value",
+        "delivery_count", "headers", "key", "leader_epoch", "offset", "partition", "timestamp", "timestamp_type",
+        "topic", "value",
     )  # fmt: skip
 
 
@@ -49,6 +50,8 @@ class ConsumerRecord(_Fields):
     """Pairs of a key and bytes or None, in order; empty in the message formats v0 and v1."""
     leader_epoch: int | None
     """Epoch of the leader that appended the record, if the broker told."""
+    delivery_count: int | None
+    """How often a share group has delivered the record, this time included (KIP-932); None for any other consumer."""
 
     def __init__(
         self,
@@ -61,15 +64,20 @@ class ConsumerRecord(_Fields):
         value: Any,
         headers: Headers = (),
         leader_epoch: int | None = None,
+        delivery_count: int | None = None,
     ) -> None:
-        fields = check_record(topic, partition, offset, timestamp, timestamp_type, headers, leader_epoch)
+        fields = check_record(
+            topic, partition, offset, timestamp, timestamp_type, headers, leader_epoch, delivery_count
+        )
         assign = object.__setattr__
         for name, field in zip(_CHECKED, fields, strict=True):
             assign(self, name, field)
         assign(self, "key", key)
         assign(self, "value", value)
-        if fields[-1] < 0:
+        if fields[-2] < 0:
             assign(self, "leader_epoch", None)
+        if not fields[-1]:
+            assign(self, "delivery_count", None)
 
     def __setattr__(self, name: str, value: Any) -> NoReturn:
         raise AttributeError(f"a ConsumerRecord is immutable; {name!r} cannot be set")
@@ -80,7 +88,7 @@ class ConsumerRecord(_Fields):
     def _fields(self) -> tuple[Any, ...]:
         return (
             self.topic, self.partition, self.offset, self.timestamp, self.timestamp_type,
-            self.key, self.value, self.headers, self.leader_epoch,
+            self.key, self.value, self.headers, self.leader_epoch, self.delivery_count,
         )  # fmt: skip
 
     def __eq__(self, other: object) -> bool:
@@ -92,10 +100,11 @@ class ConsumerRecord(_Fields):
         return hash((self.topic, self.partition, self.offset))
 
     def __repr__(self) -> str:
+        delivered = "" if self.delivery_count is None else f", delivery_count={self.delivery_count}"
         return (
             f"ConsumerRecord(topic={self.topic!r}, partition={self.partition}, offset={self.offset}, "
             f"timestamp={self.timestamp}, timestamp_type={self.timestamp_type.name}, key={self.key!r}, "
-            f"value={self.value!r}, headers={self.headers!r}, leader_epoch={self.leader_epoch})"
+            f"value={self.value!r}, headers={self.headers!r}, leader_epoch={self.leader_epoch}{delivered})"
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -112,6 +121,7 @@ def made_record(
     value: Any,
     headers: tuple[Header, ...],
     leader_epoch: int | None,
+    delivery_count: int | None = None,
 ) -> ConsumerRecord:
     """A record of fields that are known to be right."""
     # faster than the constructor, which looks at everything and goes round immutability
@@ -125,8 +135,23 @@ def made_record(
     record.value = value
     record.headers = headers
     record.leader_epoch = leader_epoch
+    record.delivery_count = delivery_count
     record.__class__ = ConsumerRecord
     return record  # type: ignore[no-any-return]
+
+
+def count_deliveries(records: list[ConsumerRecord], start: int, stop: int, count: int) -> None:
+    """Say of fresh records, which nobody has seen yet, how often they were delivered.
+
+    Args:
+        records: The records.
+        start: Index of the first one.
+        stop: Index behind the last one.
+        count: How often, once at least.
+    """
+    assign = object.__setattr__
+    for record in records[start:stop]:
+        assign(record, "delivery_count", count)
 
 
 class LazyDelivery:

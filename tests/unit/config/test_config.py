@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from kclient.config import AdminConfig, ClientConfig, ConsumerConfig, ProducerConfig
+from kclient.config import AdminConfig, ClientConfig, ConsumerConfig, ProducerConfig, ShareConsumerConfig
 from kclient.config.names import LIBRDKAFKA
 from kclient.config.setting import Password
 from kclient.errors import ConfigError, NotYetSupportedError
 from kclient.producer.settings import ProducerSettings
 
-CLIENTS = [ProducerConfig, ConsumerConfig, AdminConfig]
+CLIENTS = [ProducerConfig, ConsumerConfig, ShareConsumerConfig, AdminConfig]
 ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -380,6 +380,7 @@ def test_reference_is_up_to_date() -> None:
 ROOMS = {
     ProducerConfig: ["producer", "cluster", "net", "sync"],
     ConsumerConfig: ["consumer", "cluster", "net", "sync"],
+    ShareConsumerConfig: ["consumer", "cluster", "net", "sync"],
     AdminConfig: ["admin", "cluster", "net", "sync"],
 }
 

@@ -173,6 +173,7 @@ OF_IMPLEMENTATIONS: dict[str, Call] = {
             "value": None,
             "headers": [("h", b"x")],
             "leader_epoch": 3,
+            "delivery_count": 2,
         },
     ),
     "LazyDelivery": (lambda face, index: face.LazyDelivery("batch", index).index, {"index": 5}),

@@ -87,6 +87,23 @@ def test_record_is_a_value(face: Face) -> None:
         type("Sub", (make,), {})()
 
 
+def test_how_often_a_record_was_delivered(face: Face) -> None:
+    records = face.decode_records(numbered(face, 0, 3), "t", 0)
+    assert [record.delivery_count for record in records] == [None, None, None]
+    before = face.decode_records(numbered(face, 0, 3), "t", 0)
+    face.count_deliveries(records, 1, 3, 7)
+    assert [record.delivery_count for record in records] == [None, 7, 7]
+    assert records[0] == before[0]
+    assert records[1] != before[1]
+    assert repr(records[1]).endswith(", delivery_count=7)")
+    assert pickle.loads(pickle.dumps(records[1])).delivery_count == 7
+    made = face.ConsumerRecord("t", 0, 0, 0, 0, None, None, delivery_count=3)
+    assert made.delivery_count == 3
+    for wrong in (0, 2**15, 1.5):
+        with pytest.raises((TypeError, ValueError), match="delivery_count"):
+            face.ConsumerRecord("t", 0, 0, 0, 0, None, None, delivery_count=wrong)
+
+
 def test_record_survives_pickling(face: Face) -> None:
     record = face.ConsumerRecord("t", 1, 2, 3, 1, b"k", {"json": 1}, [("h", b"x")], None)
     for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):

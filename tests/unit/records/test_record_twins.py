@@ -141,7 +141,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     },
     "ConsumerRecord": {
         "topic": "t", "partition": 1, "offset": 2, "timestamp": 3, "timestamp_type": 0, "key": b"", "value": b"",
-        "headers": [], "leader_epoch": 1,
+        "headers": [], "leader_epoch": 1, "delivery_count": 2,
     },
     "EnvelopedBatches": {"messages": b"", "first": 0, "layout": EnvelopeLayout(24, 1, 0, 4, 8, 12)},
     "LazyDelivery": {"batch": 1, "index": 2},

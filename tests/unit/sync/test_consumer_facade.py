@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import kclient
-import kclient.sync.consumer as blocking
+import kclient.sync.face as blocking
 from kclient.concurrency import ThreadSignal
 from kclient.consumer import RebalanceListener
 from kclient.consumer.fetch.collector import FetchCollector
