@@ -27,8 +27,8 @@ class ShareConsumer(SyncFace, ShareConsumerBase):
     The members of a share group share the records of a partition: each record is held for one of them, until that says
     what became of it, or the acquisition lock is over. Records come without regard to their order, and may come again.
 
-    Use it with `with`: leaving acknowledges what was returned (in `implicit` mode) or acknowledged, has the
-    brokers give back the rest at once, and leaves the group; leaving by KeyboardInterrupt does so without waiting.
+    Use it with `with`: leaving tells the brokers what was acknowledged, has them give back the rest at once, and
+    leaves the group; leaving by KeyboardInterrupt does so without waiting.
     Without `with`, it starts with the first call; `close` it in the end. One thread uses it at a time, except for
     `wakeup` and `close`, which any thread may call.
 
@@ -60,11 +60,12 @@ class ShareConsumer(SyncFace, ShareConsumerBase):
     # ------------------------------------------------------------------ life
 
     def close(self, timeout: float | None = None) -> None:
-        """Acknowledge what is to be, have the brokers give back the rest, leave the group. May be called again.
+        """Tell what was acknowledged, have the brokers give back the rest, leave the group. May be called again.
 
-        In `implicit` mode what was returned is accepted; in `explicit` mode what was not acknowledged is given back. A
-        thread that polls meanwhile gets a `ClosedError`. A call while another thread closes the consumer waits for
-        that; when its own time is over, or if it is interrupted, both give up.
+        What was returned last, and neither acknowledged nor followed by another poll or commit, is given back in
+        `implicit` mode, too, as in the Java client: who is through with it calls `commit` first. A thread that polls
+        meanwhile gets a `ClosedError`. A call while another thread closes the consumer waits for that; when its own
+        time is over, or if it is interrupted, both give up.
 
         Args:
             timeout: Seconds to wait for brokers; None is 30, 0 neither acknowledges nor waits.

@@ -66,6 +66,8 @@ class ShareCollector:
         """Of what records are handed out now."""
         self._opened: Opened | None = None
         """What was decoded of it, or is returned again."""
+        self._last: tuple[Acquired, int] | None = None
+        """The record that iteration has handed out last: it counts as processed when the next one is asked for."""
 
     # ------------------------------------------------------------------ not handed out after all
 
@@ -214,6 +216,10 @@ class ShareCollector:
         with self._lock:
             if self._hand.explicit and self._hand.unsettled:
                 return None  # a poll says why not
+            if self._last is not None and not self._hand.explicit:
+                acquired, offset = self._last
+                acquired.choose(offset, AcknowledgeType.ACCEPT)
+            self._last = None
             opened = self._opened
             while opened is not None and self._next() is opened.acquired and self._opened is opened:
                 if opened.index == len(opened.records):
@@ -221,6 +227,7 @@ class ShareCollector:
                 part = opened.take(1)
                 if part:
                     self.records += 1
+                    self._last = opened.acquired, part[0].offset
                     return part[0]
             return None
 

@@ -28,9 +28,8 @@ class ShareConsumer(AsyncFace, ShareConsumerBase):
     The members of a share group share the records of a partition: each record is held for one of them, until that says
     what became of it, or the acquisition lock is over. Records come without regard to their order, and may come again.
 
-    Use it with `async with`: leaving acknowledges what was returned (in `implicit` mode) or acknowledged, has the
-    brokers give back the rest at once, and leaves the group; leaving by cancellation or KeyboardInterrupt does so
-    without waiting. It belongs to one event loop, and one task polls at a time.
+    Use it with `async with`: leaving tells the brokers what was acknowledged, has them give back the rest at once, and
+    leaves the group; leaving by cancellation or KeyboardInterrupt does so without waiting. It belongs to one event loop, and one task polls at a time.
 
     If the time between two polls exceeds `max.poll.interval.ms`, the consumer leaves its group. A cancelled `poll` has
     handed out nothing: the next one returns the same records.
@@ -59,10 +58,11 @@ class ShareConsumer(AsyncFace, ShareConsumerBase):
     # ------------------------------------------------------------------ life
 
     async def close(self, timeout: float | None = None) -> None:
-        """Acknowledge what is to be, have the brokers give back the rest, leave the group. May be called again.
+        """Tell what was acknowledged, have the brokers give back the rest, leave the group. May be called again.
 
-        In `implicit` mode what was returned is accepted; in `explicit` mode what was not acknowledged is given back. A
-        task that polls meanwhile gets a `ClosedError`. A call while another one closes the consumer waits for that;
+        What was returned last, and neither acknowledged nor followed by another poll or commit, is given back in
+        `implicit` mode, too, as in the Java client: who is through with it calls `commit` first. A task that polls
+        meanwhile gets a `ClosedError`. A call while another one closes the consumer waits for that;
         when its own time is over, or if it is cancelled, both give up. In another event loop than the one it was
         started in, it raises `IllegalStateError`.
 

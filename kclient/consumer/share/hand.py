@@ -71,7 +71,7 @@ class Hand:
                 )
 
     def settle(self, *, polls: bool) -> None:
-        """The user polls, commits or closes: in implicit mode all that was returned was processed.
+        """The user polls or commits: in implicit mode all that was returned was processed.
 
         Args:
             polls: Whether the next records are asked for.

@@ -180,11 +180,12 @@ class SharePolling:
     # ------------------------------------------------------------------ leaving
 
     def unsubscribe(self, reason: str = "the consumer unsubscribed", timeout: float = _LEAVE_PATIENCE) -> Script:
-        """Settle what was returned, have the brokers give back the rest, and leave the group."""
+        """Send what was said, have the brokers give back the rest, and leave the group.
+
+        Nothing is accepted by itself: who leaves may have been interrupted amid the records that were returned last.
+        """
         clock = self._readiness.clock
         deadline = clock() + timeout
-        with self._lock:
-            self._hand.settle(polls=False)
         self._send(None, timeout)
         with self._lock:
             self._collector.drop()
