@@ -26,7 +26,7 @@ from tests.simulation.lives_coverage import counted
 from tests.simulation.lives_model import Violated
 from tests.simulation.seeds import blocks
 
-BLOCKS = {"memory": 10, "embedded": 6}
+BLOCKS = {"memory": 10, "embedded": 7}
 """How many lives are tried in one go: those on disks take three times as long."""
 
 
