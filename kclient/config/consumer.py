@@ -102,7 +102,7 @@ class ConsumerConfig(ClientConfig):
         Choice(("classic", "consumer")),
         "classic",
         """How the group balances: by its members (`classic`), or by the broker (`consumer`, KIP-848), which needs Kafka
-        4.0 or newer; a kclient gateway serves `classic`.""",
+        4.0 or newer, or a kclient gateway.""",
     )
     group_remote_assignor: str | None = setting(
         Text(sent=True),
