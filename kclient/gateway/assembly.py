@@ -20,10 +20,12 @@ from kclient.gateway.feature_levels import FeatureLevels
 from kclient.gateway.features import SUPPORTED, Features
 from kclient.gateway.fenced_writer import FencedWriter
 from kclient.gateway.groups import GroupCoordinator, group_settings
+from kclient.gateway.groups.configs import GroupConfigs
 from kclient.gateway.groups.moving import CoordinatorClaims
 from kclient.gateway.handing_over import HandOver
 from kclient.gateway.handlers.cluster import DescribeClusterHandler, DescribeTopicPartitionsHandler
 from kclient.gateway.handlers.configs import AlterConfigsHandler, DescribeConfigsHandler, IncrementalAlterConfigsHandler
+from kclient.gateway.handlers.consumer_groups import ConsumerGroupDescribeHandler, ConsumerGroupHeartbeatHandler
 from kclient.gateway.handlers.features import UpdateFeaturesHandler
 from kclient.gateway.handlers.fetch import FetchHandler
 from kclient.gateway.handlers.groups import (
@@ -87,7 +89,7 @@ from kclient.memory_ledger import MemoryPart
 from kclient.net.address import Address
 from kclient.net.fair_queue import FairQueue
 
-_TOPICS_SHARE, _APPENDS_SHARE, _BATCHES_SHARE = 4, 8, 8
+_TOPICS_SHARE, _APPENDS_SHARE, _BATCHES_SHARE, _GROUP_SETTINGS_SHARE = 4, 8, 8, 32
 """One part in so many of the memory may be taken by topics, by appends that wait for syncs, and by batches that are not
 stored and nobody waits for."""
 
@@ -119,6 +121,8 @@ class Assembly:
     partitions: PartitionTable
     shared: SharedStore
     """The topics of HTP that partitions share."""
+    group_configs: GroupConfigs
+    """Settings of single groups."""
     groups: GroupCoordinator
     transactions: TransactionCoordinator
     peers: ClusterPeers
@@ -144,6 +148,7 @@ class Assembly:
         await self.generations.read_all()
         await self.dynamic.read_all()  # what has changed since they were read first
         await self.features.load()
+        await self.group_configs.read_all()
         await self.catalogue.load()
         if self.generations.alone:  # else others write checkpoints after they were read
             self.generations.on_change(self.partitions.forget_ahead)
@@ -206,10 +211,13 @@ async def assemble(
 
     topics = TopicTable(memory.limited("topics", _TOPICS_SHARE), internal_records(internal, config))
     claims = partial(CoordinatorClaims, leadership, generations)
+    group_configs = GroupConfigs(
+        config, manager, lease, shields, memory.limited("group settings", _GROUP_SETTINGS_SHARE)
+    )
     groups = GroupCoordinator(
         topics, partial(group_settings, config), leadership,
         unreadable=unreadable, manager=manager, lease=lease, identity=identity, queue=queue, clock=clock, memory=memory,
-        spawn=spawn, claims=claims(CoordinatorType.GROUP),
+        spawn=spawn, workers=workers, overrides=group_configs.apply_to, claims=claims(CoordinatorType.GROUP),
     )  # fmt: skip
     replication_factor = config.live_int("default.replication.factor")
     catalogue = TopicCatalogue(
@@ -236,6 +244,7 @@ async def assemble(
         unreadable=unreadable, spawn=spawn,
     )  # fmt: skip
     dynamic.on_change(groups.reconfigure)
+    group_configs.on_change(groups.table.reconfigure_group)
     dynamic.on_change(retention.reconfigure)
     dynamic.hold_for(catalogue.resolve_all)
     access = Access(topics, leadership, is_loaded=groups.moves.ready)
@@ -288,11 +297,11 @@ async def assemble(
             ElectLeadersHandler(access, topics, leadership, moves),
             DescribeLogDirsHandler(log_dir, access, topics, partitions),
             AlterReplicaLogDirsHandler(log_dir, access, topics),
-            DescribeConfigsHandler(identity.node_id, config, access, standing),
-            AlterConfigsHandler(identity.node_id, config, access, catalogue, dynamic),
-            IncrementalAlterConfigsHandler(identity.node_id, config, access, catalogue, dynamic),
+            DescribeConfigsHandler(identity.node_id, config, access, standing, group_configs),
+            AlterConfigsHandler(identity.node_id, config, access, catalogue, dynamic, group_configs),
+            IncrementalAlterConfigsHandler(identity.node_id, config, access, catalogue, dynamic, group_configs),
             UpdateFeaturesHandler(access, levels),
-            *group_handlers(leadership, access, groups, clock),
+            *group_handlers(leadership, access, groups, clock, features, topics),
             *transaction_handlers(access, transactions, local, peers, topics, cluster, groups, clock),
         ],
         features,
@@ -314,6 +323,7 @@ async def assemble(
         catalogue=catalogue,
         partitions=partitions,
         shared=shared,
+        group_configs=group_configs,
         groups=groups,
         transactions=transactions,
         peers=peers,
@@ -326,14 +336,30 @@ async def assemble(
         cluster=cluster,
         feed=ChangeFeed(
             manager,
-            [cluster, releases, epochs, generations, dynamic, levels, FollowedTopics(topics, catalogue, manager)],
+            [
+                cluster,
+                releases,
+                epochs,
+                generations,
+                dynamic,
+                levels,
+                group_configs,
+                FollowedTopics(topics, catalogue, manager),
+            ],
         ),
         table=table,
         requests=RequestServer(table, lease, identity, clock),
     )
 
 
-def group_handlers(leadership: Leadership, access: Access, groups: GroupCoordinator, clock: Clock) -> list[Handler]:
+def group_handlers(
+    leadership: Leadership,
+    access: Access,
+    groups: GroupCoordinator,
+    clock: Clock,
+    features: Features,
+    topics: TopicTable,
+) -> list[Handler]:
     """Who answers what is asked of consumer groups."""
     return [
         FindCoordinatorHandler(leadership, access),
@@ -341,6 +367,8 @@ def group_handlers(leadership: Leadership, access: Access, groups: GroupCoordina
         SyncGroupHandler(access, groups.membership),
         HeartbeatHandler(access, groups.membership),
         LeaveGroupHandler(access, groups.membership),
+        ConsumerGroupHeartbeatHandler(access, groups.assigned, features),
+        ConsumerGroupDescribeHandler(access, groups.table, topics),
         ListGroupsHandler(access, groups.table),
         DescribeGroupsHandler(access, groups.table),
         DeleteGroupsHandler(access, groups.deletion),

@@ -68,6 +68,7 @@ class BrokerConfig:
         self._resolve()
         self._limit_requests()
         self._check_session_timeouts()
+        self._check_consumer_groups()
         self._check_topics()
 
     def _limit_requests(self) -> None:
@@ -90,6 +91,20 @@ class BrokerConfig:
         if self.get_int(least) > self.get_int(most):
             raise ConfigError(
                 f"{least}={self.get_int(least)} is more than {most}={self.get_int(most)}: nobody could join a group"
+            )
+
+    def _check_consumer_groups(self) -> None:
+        """As on Kafka the settings for consumer groups lie in the bounds of those of single groups."""
+        for part in ("assignment.interval.ms", "heartbeat.interval.ms", "session.timeout.ms"):
+            name, low, high = (f"group.consumer.{each}{part}" for each in ("", "min.", "max."))
+            least, value, most = self.get_int(low), self.get_int(name), self.get_int(high)
+            if not least <= value <= most:
+                raise ConfigError(f"{name}={value} has to be between {low}={least} and {high}={most}: set these, too")
+        heartbeat, session = "group.consumer.heartbeat.interval.ms", "group.consumer.session.timeout.ms"
+        if self.get_int(heartbeat) >= self.get_int(session):
+            raise ConfigError(
+                f"{heartbeat}={self.get_int(heartbeat)} has to be less than {session}={self.get_int(session)}: members "
+                "would be removed that are there"
             )
 
     def _check_topics(self) -> None:
@@ -162,6 +177,12 @@ class BrokerConfig:
         """The value of an integer setting."""
         value = self._values[name]
         assert isinstance(value, int)
+        return value
+
+    def get_text(self, name: str) -> str:
+        """The value of a setting that is text."""
+        value = self._values[name]
+        assert isinstance(value, str)
         return value
 
     def get_bool(self, name: str) -> bool:

@@ -44,7 +44,10 @@ class Feature:
             raise ValueError(f"{self.name}: level {self.level} is not between {self.lowest} and {self.highest}")
 
 
-SUPPORTED: Final = (Feature("transaction.version", 0, 2, 2),)
+GROUP_VERSION: Final = "group.version"
+"""Groups whose partitions the coordinator assigns (KIP-848), from level 1 on."""
+
+SUPPORTED: Final = (Feature(GROUP_VERSION, 0, 1, 1), Feature("transaction.version", 0, 2, 2))
 """The features of a gateway, with the levels that are in use until UpdateFeatures has set others."""
 
 

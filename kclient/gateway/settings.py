@@ -262,6 +262,50 @@ BROKER_SETTINGS: Final[Mapping[str, BrokerSetting]] = _table(
     BrokerSetting("delete.topic.enable", _B, "true", "Whether DeleteTopics is allowed."),
     BrokerSetting("fetch.max.bytes", Number(1024), "57671680", "Most bytes one Fetch response carries."),
     BrokerSetting(
+        "group.consumer.assignment.interval.ms",
+        Number(0),
+        "1000",
+        "Least time between two targets of a consumer group (KIP-848), in milliseconds.",
+    ),
+    BrokerSetting(
+        "group.consumer.heartbeat.interval.ms",
+        Number(1),
+        "5000",
+        "How often members of consumer groups are to be heard of.",
+    ),
+    BrokerSetting(
+        "group.consumer.max.assignment.interval.ms", Number(0), "15000", "Most of it that a group may have set for it."
+    ),
+    BrokerSetting(
+        "group.consumer.max.heartbeat.interval.ms", Number(1), "15000", "Most of it that a group may have set for it."
+    ),
+    BrokerSetting(
+        "group.consumer.max.session.timeout.ms", Number(1), "60000", "Most of it that a group may have set for it."
+    ),
+    BrokerSetting("group.consumer.max.size", Number(1), str(INT_MAX), "Most members of a consumer group."),
+    BrokerSetting(
+        "group.consumer.migration.policy",
+        Choice(("disabled", "downgrade", "upgrade", "bidirectional")),
+        "bidirectional",
+        "Whether groups with members go over from the classic protocol to that of consumer groups (`upgrade`), back, "
+        "or both. Empty groups always do.",
+    ),
+    BrokerSetting(
+        "group.consumer.min.assignment.interval.ms", Number(0), "0", "Least of it that a group may have set for it."
+    ),
+    BrokerSetting(
+        "group.consumer.min.heartbeat.interval.ms", Number(1), "5000", "Least of it that a group may have set for it."
+    ),
+    BrokerSetting(
+        "group.consumer.min.session.timeout.ms", Number(1), "45000", "Least of it that a group may have set for it."
+    ),
+    BrokerSetting(
+        "group.consumer.session.timeout.ms",
+        Number(1),
+        "45000",
+        "How long a member of a consumer group may not be heard of before it is removed.",
+    ),
+    BrokerSetting(
         "group.initial.rebalance.delay.ms", Number(0), "3000", "How long a new group waits for more members."
     ),
     BrokerSetting(
@@ -468,6 +512,34 @@ HTP_GENERATIONS: Final = BrokerSetting(
 
 ONLY_TOLD: Final = (HTP_MAPPING, HTP_MIRROR, HTP_LEASE_AGE, HTP_CHECKPOINTS_BEHIND, HTP_GENERATIONS)
 """What DescribeConfigs tells beside settings."""
+
+GROUP_SETTINGS: Final[dict[str, BrokerSetting]] = {
+    setting.name: setting
+    for setting in (
+        BrokerSetting(
+            "consumer.assignment.interval.ms",
+            Number(0),
+            None,
+            "Least time between two targets of the group (KIP-848).",
+            (("group.consumer.assignment.interval.ms", 1),),
+        ),
+        BrokerSetting(
+            "consumer.heartbeat.interval.ms",
+            Number(1),
+            None,
+            "How often members of the group are to be heard of (KIP-848).",
+            (("group.consumer.heartbeat.interval.ms", 1),),
+        ),
+        BrokerSetting(
+            "consumer.session.timeout.ms",
+            Number(1),
+            None,
+            "How long a member of the group may not be heard of (KIP-848).",
+            (("group.consumer.session.timeout.ms", 1),),
+        ),
+    )
+}
+"""Of single groups."""
 
 WITHOUT_EFFECT: Final = (
     "auto.leader.rebalance.enable",

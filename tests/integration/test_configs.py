@@ -191,6 +191,21 @@ async def test_several_that_cannot_be_described(admin: Admin, name: str) -> None
     assert set(caught.value.failures) == {f"Topic '{name}'", f"Topic '{name}-too'"}
 
 
+async def test_those_of_a_group_at_a_gateway(gateway: str, name: str) -> None:
+    async with Admin(bootstrap_servers=gateway) as admin:
+        group, setting = ConfigResource(ConfigResourceType.GROUP, name), "consumer.session.timeout.ms"
+        before = (await admin.describe_configs([group]))[group][setting]
+        assert (before.value, before.source, before.type) == ("45000", ConfigSource.DEFAULT_CONFIG, ConfigType.INT)
+        await admin.alter_configs({group: {setting: "50000"}})
+        after = (await admin.describe_configs([group], include_synonyms=True))[group][setting]
+        assert after.source is ConfigSource.DYNAMIC_GROUP_CONFIG
+        assert after.synonyms[0] == ConfigSynonym(setting, "50000", ConfigSource.DYNAMIC_GROUP_CONFIG)
+        with pytest.raises(InvalidConfigurationError):
+            await admin.alter_configs({group: {setting: "1"}})
+        await admin.alter_configs({group: {setting: None}})
+        assert (await admin.describe_configs([group]))[group][setting].value == "45000"
+
+
 async def test_a_gateway_has_those_of_topics_and_its_own(gateway: str) -> None:
     async with Admin(bootstrap_servers=gateway) as admin:
         (node,) = (await admin.describe_cluster()).nodes
@@ -203,7 +218,7 @@ async def test_a_gateway_has_those_of_topics_and_its_own(gateway: str) -> None:
         assert (entry.value, entry.type) == ("4", ConfigType.INT)
         assert entry.documentation
         assert entry.synonyms[0].value == "4"
-        for kind, name in (("BROKER_LOGGER", str(node.id)), ("GROUP", "g"), ("CLIENT_METRICS", "m")):
+        for kind, name in (("BROKER_LOGGER", str(node.id)), ("CLIENT_METRICS", "m")):
             resource = ConfigResource(ConfigResourceType[kind], name)
             with pytest.raises(InvalidRequestError, match="a gateway has no resources of type"):
                 await admin.describe_configs([resource])

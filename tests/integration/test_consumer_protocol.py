@@ -1,4 +1,4 @@
-"""`group.protocol=consumer` (KIP-848): groups whose partitions Kafka assigns."""
+"""`group.protocol=consumer` (KIP-848): groups whose partitions the coordinator assigns, Kafka's or a gateway's."""
 
 from __future__ import annotations
 
@@ -63,15 +63,15 @@ class Told(RebalanceListener):
 
 
 @pytest.fixture
-async def admin(kafka: KafkaServer, topic: str) -> AsyncIterator[kclient.Admin]:
-    async with kclient.Admin(bootstrap_servers=kafka.bootstrap) as found:
+async def admin(broker: str, topic: str) -> AsyncIterator[kclient.Admin]:
+    async with kclient.Admin(bootstrap_servers=broker) as found:
         await found.create_topic(topic, 4)
         yield found
 
 
-def settings(kafka: KafkaServer, group: str, **more: Any) -> dict[str, Any]:
+def settings(broker: str, group: str, **more: Any) -> dict[str, Any]:
     return {
-        "bootstrap_servers": kafka.bootstrap,
+        "bootstrap_servers": broker,
         "group_id": group,
         "group_protocol": "consumer",
         "auto_offset_reset": "earliest",
@@ -90,8 +90,8 @@ async def balanced(*consumers: kclient.Consumer, partitions: int = 4) -> None:
                 await consumer.poll(timeout=0.05)
 
 
-async def fill(kafka: KafkaServer, topic: str, values: range, partitions: int = 4) -> None:
-    async with kclient.Producer(bootstrap_servers=kafka.bootstrap) as producer:
+async def fill(broker: str, topic: str, values: range, partitions: int = 4) -> None:
+    async with kclient.Producer(bootstrap_servers=broker) as producer:
         for value in values:
             await producer.send(topic, value=str(value).encode(), partition=value % partitions)
 
@@ -106,22 +106,21 @@ async def take(values: set[int], *consumers: kclient.Consumer) -> list[int]:
     return got
 
 
-@pytest.mark.kafka
 @ON_ASYNCIO
-async def test_members_share_the_partitions(kafka: KafkaServer, admin: kclient.Admin, topic: str) -> None:
+async def test_members_share_the_partitions(broker: str, admin: kclient.Admin, topic: str) -> None:
     """One comes and one goes: nothing is read twice, as what is revoked is committed first."""
-    await fill(kafka, topic, range(40))
-    async with kclient.Consumer(**settings(kafka, topic)) as one:
+    await fill(broker, topic, range(40))
+    async with kclient.Consumer(**settings(broker, topic)) as one:
         first = Told(one)
         one.subscribe([topic], first)
         assert len(await one.joined()) == 4
         got = await take(set(range(40)), one)
-        async with kclient.Consumer(**settings(kafka, topic)) as two:
+        async with kclient.Consumer(**settings(broker, topic)) as two:
             second = Told(two)
             two.subscribe([topic], second)
             await balanced(one, two)
             assert first.told("revoked") == second.told("assigned") == {tp.partition for tp in two.assignment()}
-            await fill(kafka, topic, range(40, 80))
+            await fill(broker, topic, range(40, 80))
             got += await take(set(range(40, 80)), one, two)
             (group,) = (await admin.describe_groups([topic])).values()
             assert {member.member_id for member in group.members} == {
@@ -129,7 +128,7 @@ async def test_members_share_the_partitions(kafka: KafkaServer, admin: kclient.A
                 two.group_metadata().member_id,
             }
         await balanced(one)
-        await fill(kafka, topic, range(80, 120))
+        await fill(broker, topic, range(80, 120))
         got += await take(set(range(80, 120)), one)
         assert sorted(got) == list(range(120))
         assert first.told("lost") == second.told("lost") == set()
@@ -138,24 +137,22 @@ async def test_members_share_the_partitions(kafka: KafkaServer, admin: kclient.A
     assert second.calls[-1][0] == "revoked"  # on close
 
 
-@pytest.mark.kafka
 @ON_TRIO
-async def test_with_trio(kafka: KafkaServer, admin: kclient.Admin, topic: str) -> None:
-    await fill(kafka, topic, range(8))
-    async with kclient.Consumer(topic, **settings(kafka, topic)) as consumer:
+async def test_with_trio(broker: str, admin: kclient.Admin, topic: str) -> None:
+    await fill(broker, topic, range(8))
+    async with kclient.Consumer(topic, **settings(broker, topic)) as consumer:
         assert sorted(await take(set(range(8)), consumer)) == list(range(8))
         await consumer.commit()
         found = await consumer.committed([TopicPartition(topic, number) for number in range(4)])
         assert [offset and offset.offset for offset in found.values()] == [2, 2, 2, 2]
 
 
-@pytest.mark.kafka
 @ON_ASYNCIO
-async def test_blocking(kafka: KafkaServer, admin: kclient.Admin, topic: str) -> None:
-    await fill(kafka, topic, range(8))
+async def test_blocking(broker: str, admin: kclient.Admin, topic: str) -> None:
+    await fill(broker, topic, range(8))
 
     def read() -> list[int]:
-        with kclient.sync.Consumer(**settings(kafka, topic, enable_auto_commit=False)) as consumer:
+        with kclient.sync.Consumer(**settings(broker, topic, enable_auto_commit=False)) as consumer:
             consumer.subscribe(SubscriptionPattern(f"{topic}.*"))
             consumer.joined()
             got: list[int] = []
@@ -176,12 +173,11 @@ async def test_blocking(kafka: KafkaServer, admin: kclient.Admin, topic: str) ->
     assert sorted(await anyio.to_thread.run_sync(read)) == list(range(8))
 
 
-@pytest.mark.kafka
 @ON_ASYNCIO
-async def test_static_members(kafka: KafkaServer, admin: kclient.Admin, topic: str) -> None:
+async def test_static_members(broker: str, admin: kclient.Admin, topic: str) -> None:
     """What one has is kept for it while it is away, and nobody can take its name while it is there."""
-    mine = settings(kafka, topic, group_instance_id="one")
-    async with kclient.Consumer(topic, **settings(kafka, topic)) as other:
+    mine = settings(broker, topic, group_instance_id="one")
+    async with kclient.Consumer(topic, **settings(broker, topic)) as other:
         async with kclient.Consumer(topic, **mine) as one:
             await balanced(other, one)
             had = one.assignment()
@@ -201,10 +197,9 @@ async def test_static_members(kafka: KafkaServer, admin: kclient.Admin, topic: s
         await balanced(other)
 
 
-@pytest.mark.kafka
 @ON_ASYNCIO
-async def test_a_pattern_that_the_broker_evaluates(kafka: KafkaServer, admin: kclient.Admin, topic: str) -> None:
-    async with kclient.Consumer(**settings(kafka, topic, metadata_max_age_ms=500)) as consumer:
+async def test_a_pattern_that_the_broker_evaluates(broker: str, admin: kclient.Admin, topic: str) -> None:
+    async with kclient.Consumer(**settings(broker, topic, metadata_max_age_ms=500)) as consumer:
         consumer.subscribe(SubscriptionPattern(f"{topic}(-[ab])?"))
         await balanced(consumer)
         assert consumer.subscription() == {topic}
@@ -227,13 +222,12 @@ async def test_a_pattern_that_the_broker_evaluates(kafka: KafkaServer, admin: kc
         assert consumer.subscription() == {f"{topic}-a"}
 
 
-@pytest.mark.kafka
 @ON_ASYNCIO
-async def test_assignors_of_the_broker(kafka: KafkaServer, admin: kclient.Admin, topic: str) -> None:
-    async with kclient.Consumer(topic, **settings(kafka, topic, group_remote_assignor="none of these")) as consumer:
+async def test_assignors_of_the_broker(broker: str, admin: kclient.Admin, topic: str) -> None:
+    async with kclient.Consumer(topic, **settings(broker, topic, group_remote_assignor="none of these")) as consumer:
         with pytest.raises(UnsupportedAssignorError, match="uniform"):
             await consumer.joined()
-    mine = settings(kafka, topic, group_remote_assignor="range", client_rack="here")
+    mine = settings(broker, topic, group_remote_assignor="range", client_rack="here")
     async with kclient.Consumer(topic, **mine) as one, kclient.Consumer(topic, **mine) as two:
         await balanced(one, two)
         assert {frozenset(tp.partition for tp in each.assignment()) for each in (one, two)} == {
@@ -242,12 +236,11 @@ async def test_assignors_of_the_broker(kafka: KafkaServer, admin: kclient.Admin,
         }
 
 
-@pytest.mark.kafka
 @ON_ASYNCIO
-async def test_a_member_that_is_removed(kafka: KafkaServer, admin: kclient.Admin, topic: str) -> None:
+async def test_a_member_that_is_removed(broker: str, admin: kclient.Admin, topic: str) -> None:
     """It loses everything, cannot commit, and joins again under the same id."""
-    await fill(kafka, topic, range(4))
-    async with kclient.Consumer(**settings(kafka, topic, enable_auto_commit=False)) as consumer:
+    await fill(broker, topic, range(4))
+    async with kclient.Consumer(**settings(broker, topic, enable_auto_commit=False)) as consumer:
         told = Told()
         consumer.subscribe([topic], told)
         await take(set(range(4)), consumer)
@@ -265,13 +258,12 @@ async def test_a_member_that_is_removed(kafka: KafkaServer, admin: kclient.Admin
         await consumer.commit()
 
 
-@pytest.mark.kafka
 @pytest.mark.parametrize("protocol", ["consumer", "classic"])
 @ON_ASYNCIO
-async def test_a_group_that_is_deleted(kafka: KafkaServer, admin: kclient.Admin, topic: str, protocol: str) -> None:
+async def test_a_group_that_is_deleted(broker: str, admin: kclient.Admin, topic: str, protocol: str) -> None:
     """Its member learns that it is none, and joins the next one of that name: what was committed is gone."""
-    await fill(kafka, topic, range(4))
-    mine = {**settings(kafka, topic, enable_auto_commit=False), "group_protocol": protocol}
+    await fill(broker, topic, range(4))
+    mine = {**settings(broker, topic, enable_auto_commit=False), "group_protocol": protocol}
     async with kclient.Consumer(topic, **mine) as consumer:
         await take(set(range(4)), consumer)
         await consumer.commit()
@@ -283,14 +275,13 @@ async def test_a_group_that_is_deleted(kafka: KafkaServer, admin: kclient.Admin,
         await consumer.commit()
 
 
-@pytest.mark.kafka
 @ON_ASYNCIO
 async def test_a_pattern_that_is_wrong_costs_the_partitions_at_once(
-    kafka: KafkaServer, admin: kclient.Admin, topic: str
+    broker: str, admin: kclient.Admin, topic: str
 ) -> None:
     """Who is refused leaves: the others need not wait until its session is over."""
-    async with kclient.Consumer(topic, **settings(kafka, topic)) as other:
-        async with kclient.Consumer(**settings(kafka, topic)) as one:
+    async with kclient.Consumer(topic, **settings(broker, topic)) as other:
+        async with kclient.Consumer(**settings(broker, topic)) as one:
             one.subscribe(SubscriptionPattern(f"{topic}.*"))
             await balanced(other, one)
             one.subscribe(SubscriptionPattern("(unclosed"))
@@ -301,10 +292,9 @@ async def test_a_pattern_that_is_wrong_costs_the_partitions_at_once(
             await balanced(other)
 
 
-@pytest.mark.kafka
 @ON_ASYNCIO
-async def test_who_polls_too_late_leaves(kafka: KafkaServer, admin: kclient.Admin, topic: str) -> None:
-    async with kclient.Consumer(**settings(kafka, topic, max_poll_interval_ms=500)) as consumer:
+async def test_who_polls_too_late_leaves(broker: str, admin: kclient.Admin, topic: str) -> None:
+    async with kclient.Consumer(**settings(broker, topic, max_poll_interval_ms=500)) as consumer:
         told = Told()
         consumer.subscribe([topic], told)
         await balanced(consumer)
@@ -319,12 +309,11 @@ async def test_who_polls_too_late_leaves(kafka: KafkaServer, admin: kclient.Admi
         await balanced(consumer)
 
 
-@pytest.mark.kafka
 @ON_ASYNCIO
-async def test_another_subscription(kafka: KafkaServer, admin: kclient.Admin, topic: str) -> None:
+async def test_another_subscription(broker: str, admin: kclient.Admin, topic: str) -> None:
     """What is not of it is given up by the next poll."""
     await admin.create_topic(f"{topic}-b", 2)
-    async with kclient.Consumer(**settings(kafka, topic)) as consumer:
+    async with kclient.Consumer(**settings(broker, topic)) as consumer:
         told = Told(consumer)
         consumer.subscribe([topic], told)
         await balanced(consumer)
@@ -341,44 +330,40 @@ async def test_another_subscription(kafka: KafkaServer, admin: kclient.Admin, to
         assert (await admin.describe_groups([topic]))[topic].members == ()
 
 
-@pytest.mark.kafka
 @ON_ASYNCIO
-async def test_a_live_group_is_migrated_and_back(kafka: KafkaServer, admin: kclient.Admin, topic: str) -> None:
+async def test_a_live_group_is_migrated_and_back(broker: str, admin: kclient.Admin, topic: str) -> None:
     """Members of both protocols share the partitions meanwhile; what was committed stays."""
-    classic = {**settings(kafka, topic), "group_protocol": "classic"}
-    await fill(kafka, topic, range(40))
+    classic = {**settings(broker, topic), "group_protocol": "classic"}
+    await fill(broker, topic, range(40))
     async with kclient.Consumer(topic, **classic) as old:
         got = await take(set(range(40)), old)
         assert (await admin.describe_groups([topic]))[topic].type.lower() == "classic"
-        async with kclient.Consumer(topic, **settings(kafka, topic)) as new:
+        async with kclient.Consumer(topic, **settings(broker, topic)) as new:
             await balanced(old, new)
             assert (await admin.describe_groups([topic]))[topic].type.lower() == "consumer"
-            await fill(kafka, topic, range(40, 80))
+            await fill(broker, topic, range(40, 80))
             got += await take(set(range(40, 80)), old, new)
             await old.close()
             await balanced(new)
             async with kclient.Consumer(topic, **classic) as back:
                 await balanced(new, back)
-                await fill(kafka, topic, range(80, 120))
+                await fill(broker, topic, range(80, 120))
                 got += await take(set(range(80, 120)), new, back)
                 await new.close()
                 await balanced(back)
                 assert (await admin.describe_groups([topic]))[topic].type.lower() == "classic"
-                await fill(kafka, topic, range(120, 160))
+                await fill(broker, topic, range(120, 160))
                 got += await take(set(range(120, 160)), back)
     assert sorted(got) == list(range(160))
 
 
-@pytest.mark.kafka
 @ON_ASYNCIO
-async def test_beside_librdkafka(kafka: KafkaServer, admin: kclient.Admin, topic: str) -> None:
-    await fill(kafka, topic, range(40))
-    theirs = confluent_kafka.Consumer(
-        {"bootstrap.servers": kafka.bootstrap, "group.id": topic, "group.protocol": "consumer"}
-    )
+async def test_beside_librdkafka(broker: str, admin: kclient.Admin, topic: str) -> None:
+    await fill(broker, topic, range(40))
+    theirs = confluent_kafka.Consumer({"bootstrap.servers": broker, "group.id": topic, "group.protocol": "consumer"})
     try:
         theirs.subscribe([topic])
-        async with kclient.Consumer(topic, **settings(kafka, topic)) as ours:
+        async with kclient.Consumer(topic, **settings(broker, topic)) as ours:
             with anyio.fail_after(60):
                 while True:
                     await anyio.to_thread.run_sync(theirs.poll, 0.05)
@@ -392,12 +377,11 @@ async def test_beside_librdkafka(kafka: KafkaServer, admin: kclient.Admin, topic
         await anyio.to_thread.run_sync(theirs.close)
 
 
-@pytest.mark.kafka
 @pytest.mark.foreign
 @pytest.mark.maven
 @ON_ASYNCIO
 async def test_beside_the_java_client(
-    kafka: KafkaServer, admin: kclient.Admin, topic: str, kafka_jars_4: Path, tmp_path: Path
+    broker: str, admin: kclient.Admin, topic: str, kafka_jars_4: Path, tmp_path: Path
 ) -> None:
     """Each reads its half; when the Java client has what it waits for, it leaves, and ours gets all."""
     tools = JavaTools(KAFKA_4, tmp_path)
@@ -406,13 +390,13 @@ async def test_beside_the_java_client(
     def theirs() -> None:
         printed.append(
             tools.run(
-                "org.apache.kafka.tools.VerifiableConsumer", "--bootstrap-server", kafka.bootstrap, "--topic", topic,
+                "org.apache.kafka.tools.VerifiableConsumer", "--bootstrap-server", broker, "--topic", topic,
                 "--group-id", topic, "--group-protocol", "consumer", "--max-messages", "20", "--verbose",
             )
         )  # fmt: skip
 
     async with (
-        kclient.Consumer(topic, **settings(kafka, topic)) as consumer,
+        kclient.Consumer(topic, **settings(broker, topic)) as consumer,
         anyio.create_task_group() as tasks,
     ):
         await balanced(consumer)
@@ -421,7 +405,7 @@ async def test_beside_the_java_client(
             while len(consumer.assignment()) != 2 or len(await member_ids(admin, topic)) != 2:
                 await consumer.poll(timeout=0.05)
         mine = {tp.partition for tp in consumer.assignment()}
-        await fill(kafka, topic, range(40))
+        await fill(broker, topic, range(40))
         expected = {value for value in range(40) if value % 4 in mine}
         got = await take(expected, consumer)
         await balanced(consumer)
@@ -434,14 +418,13 @@ async def member_ids(admin: kclient.Admin, group: str) -> set[str]:
     return {member.member_id for member in (await admin.describe_groups([group]))[group].members}
 
 
-@pytest.mark.kafka
 @ON_ASYNCIO
-async def test_a_transaction_commits_as_the_member(kafka: KafkaServer, admin: kclient.Admin, topic: str) -> None:
+async def test_a_transaction_commits_as_the_member(broker: str, admin: kclient.Admin, topic: str) -> None:
     """Offsets go with the member's epoch, and those of who was removed are refused."""
-    await fill(kafka, topic, range(4))
+    await fill(broker, topic, range(4))
     async with (
-        kclient.Producer(bootstrap_servers=kafka.bootstrap, transactional_id=topic) as producer,
-        kclient.Consumer(topic, **settings(kafka, topic, enable_auto_commit=False)) as consumer,
+        kclient.Producer(bootstrap_servers=broker, transactional_id=topic) as producer,
+        kclient.Consumer(topic, **settings(broker, topic, enable_auto_commit=False)) as consumer,
     ):
         await take(set(range(4)), consumer)
         await producer.init_transactions()
@@ -459,22 +442,19 @@ async def test_a_transaction_commits_as_the_member(kafka: KafkaServer, admin: kc
         await producer.abort_transaction()
 
 
-@pytest.mark.parametrize("server", [pytest.param("kafka3", marks=pytest.mark.kafka), "gateway"], indirect=True)
+@pytest.mark.kafka
 @ON_ASYNCIO
-async def test_brokers_that_do_not_serve_it(server: tuple[str, str], topic: str) -> None:
+async def test_brokers_that_do_not_serve_it(kafka3: KafkaServer, topic: str) -> None:
     """What is wrong is said by `poll`, with the setting and what helps."""
-    mine = {"bootstrap_servers": server[1], "group_id": topic, "group_protocol": "consumer"}
+    mine = {"bootstrap_servers": kafka3.bootstrap, "group_id": topic, "group_protocol": "consumer"}
     async with kclient.Consumer(topic, **mine) as consumer:
         with pytest.raises(UnsupportedVersionError, match=r"group\.protocol=consumer.*set group\.protocol=classic"):
             await consumer.joined(timeout=30)
 
 
-@pytest.mark.kafka
 @ON_ASYNCIO
-async def test_another_takes_the_name_of_one_that_was_removed(
-    kafka: KafkaServer, admin: kclient.Admin, topic: str
-) -> None:
-    mine = settings(kafka, topic, group_instance_id="one")
+async def test_another_takes_the_name_of_one_that_was_removed(broker: str, admin: kclient.Admin, topic: str) -> None:
+    mine = settings(broker, topic, group_instance_id="one")
     async with kclient.Consumer(topic, **mine) as one:
         await balanced(one)
         await admin.remove_members_from_consumer_group(topic, ["one"])
@@ -485,28 +465,26 @@ async def test_another_takes_the_name_of_one_that_was_removed(
                     await one.poll(timeout=0.1)
 
 
-@pytest.mark.kafka
 @ON_ASYNCIO
-async def test_a_topic_that_is_made_anew(kafka: KafkaServer, admin: kclient.Admin, topic: str) -> None:
+async def test_a_topic_that_is_made_anew(broker: str, admin: kclient.Admin, topic: str) -> None:
     """Under the same name it has another id: what is read of it begins where `auto.offset.reset` says."""
-    await fill(kafka, topic, range(8))
-    async with kclient.Consumer(topic, **settings(kafka, topic, metadata_max_age_ms=500)) as consumer:
+    await fill(broker, topic, range(8))
+    async with kclient.Consumer(topic, **settings(broker, topic, metadata_max_age_ms=500)) as consumer:
         await take(set(range(8)), consumer)
         await admin.delete_topics([topic])
         await admin.create_topic(topic, 4)
-        await fill(kafka, topic, range(100, 108))
+        await fill(broker, topic, range(100, 108))
         assert sorted(await take(set(range(100, 108)), consumer)) == list(range(100, 108))
         await consumer.commit()
         found = await consumer.committed([TopicPartition(topic, number) for number in range(4)])
         assert [offset and offset.offset for offset in found.values()] == [2, 2, 2, 2]
 
 
-@pytest.mark.kafka
 @ON_ASYNCIO
-async def test_without_a_subscription(kafka: KafkaServer, admin: kclient.Admin, topic: str) -> None:
+async def test_without_a_subscription(broker: str, admin: kclient.Admin, topic: str) -> None:
     """Who assigns partitions himself is no member, and commits as nobody in particular."""
-    await fill(kafka, topic, range(8))
-    async with kclient.Consumer(**settings(kafka, topic)) as consumer:
+    await fill(broker, topic, range(8))
+    async with kclient.Consumer(**settings(broker, topic)) as consumer:
         consumer.assign([TopicPartition(topic, 0)])
         assert await take({0, 4}, consumer) == [0, 4]
         await consumer.commit()

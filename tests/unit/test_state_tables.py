@@ -39,6 +39,14 @@ from kclient.consumer.subscription import POSITION_TABLE, PositionEvent, Positio
 from kclient.errors import IllegalStateError
 from kclient.gateway.append import SUCCESSORS as APPEND_SUCCESSORS
 from kclient.gateway.append import AppendState
+from kclient.gateway.groups.consumers.states import (
+    CONSUMER_GROUP_TABLE,
+    RECONCILING_TABLE,
+    ConsumerGroupEvent,
+    ConsumerGroupState,
+    ReconcilingEvent,
+    ReconcilingState,
+)
 from kclient.gateway.groups.states import GROUP_TABLE, GroupEvent, GroupState
 from kclient.gateway.membership.states import GATEWAY_TABLE, GatewayEvent, GatewayState
 from kclient.gateway.partition_states import PARTITION_TABLE
@@ -78,6 +86,7 @@ MACHINES = {
     "authentication": Machine(AUTHENTICATION_TABLE, AuthenticationState, AuthenticationEvent, "connection.md"),
     "batch": Machine(BATCH_TABLE, BatchState, BatchEvent, "producer.md"),
     "client": Machine(CLIENT_TABLE, ClientState, ClientEvent, "cluster.md"),
+    "consumer group": Machine(CONSUMER_GROUP_TABLE, ConsumerGroupState, ConsumerGroupEvent, "groups.md"),
     "coordinated transaction": Machine(COORDINATED_TABLE, CoordinatedState, CoordinatedEvent, "transactions.md"),
     "coordinator": Machine(COORDINATOR_TABLE, CoordinatorState, CoordinatorEvent, "coordinator.md"),
     "errand": Machine(ERRAND_TABLE, ErrandState, ErrandEvent, "coordinator.md"),
@@ -91,6 +100,7 @@ MACHINES = {
     "partition": Machine(PARTITION_TABLE, PartitionState, PartitionEvent, "gateway.md"),
     "position": Machine(POSITION_TABLE, PositionState, PositionEvent, "fetching.md"),
     "producer id": Machine(PRODUCER_ID_TABLE, ProducerIdPhase, ProducerIdEvent, "producer.md"),
+    "reconciling": Machine(RECONCILING_TABLE, ReconcilingState, ReconcilingEvent, "groups.md"),
     "remote member": Machine(REMOTE_TABLE, RemoteState, RemoteEvent, "coordinator.md"),
     "session": Machine(SESSION_TABLE, SessionState, SessionEvent, "connection.md"),
     "share member": Machine(SHARE_TABLE, ShareState, ShareEvent, "share.md"),

@@ -8,7 +8,7 @@ when `advance` must be called.
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -29,9 +29,9 @@ from kclient.gateway.groups.events import (
 )
 from kclient.gateway.groups.group import CLASSIC, AskedTopics
 from kclient.gateway.groups.members import Member, member_of
-from kclient.gateway.groups.offsets import Expiry
+from kclient.gateway.groups.offsets import Expiry, OffsetCommit
 from kclient.gateway.groups.rebalance import Rebalancing, answer_parked, named, refuse
-from kclient.gateway.groups.states import GroupState
+from kclient.gateway.groups.states import CAN_REBALANCE, GroupState
 from kclient.gateway.groups.subscriptions import CONSUMER, read_topics
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.groups")
@@ -281,7 +281,15 @@ class ClassicGroup(Rebalancing):
         return ErrorCode.NONE
 
     def check_commit(
-        self, member_id: str, instance_id: str | None, generation: int, now: float, *, transactional: bool = False
+        self,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        now: float,
+        *,
+        commit: OffsetCommit | None = None,
+        transactional: bool = False,
+        version: int | None = None,
     ) -> ErrorCode:
         """An OffsetCommit request; returns NONE when the offsets may be stored. It counts as a heartbeat."""
         if self.state is GroupState.DEAD:
@@ -297,6 +305,10 @@ class ClassicGroup(Rebalancing):
             # its id and generation are right, so it has seen the new generation: let it finish the rebalance
             return ErrorCode.REBALANCE_IN_PROGRESS
         self._heard(self.members[member_id], now)
+        return ErrorCode.NONE
+
+    def check_fetch(self, member_id: str | None, epoch: int) -> ErrorCode:
+        """Whoever asks is told what is committed."""
         return ErrorCode.NONE
 
     def _check_member(self, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
@@ -371,7 +383,16 @@ class ClassicGroup(Rebalancing):
             return ErrorCode.NONE, leave.member_id
         return self.members.check(leave.member_id, leave.instance_id), leave.member_id
 
+    def rebalance(self, reason: str, now: float) -> list[Action]:
+        """Have its members join again."""
+        return self._prepare(now, reason) if self.state in CAN_REBALANCE else []
+
     # ---- the end, and the beginning -----------------------------------------------------------------------
+
+    @property
+    def other_rows(self) -> Sequence[str]:
+        """It has one row."""
+        return ()
 
     def delete(self) -> ErrorCode:
         """Remove the group if it has no members; returns NONE, NON_EMPTY_GROUP or GROUP_ID_NOT_FOUND."""

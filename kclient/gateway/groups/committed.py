@@ -72,7 +72,9 @@ class CommittedOffsets:
         generation: int,
         *,
         missing: ErrorCode,
+        commit: OffsetCommit | None = None,
         transactional: bool = False,
+        version: int | None = None,
     ) -> ErrorCode:
         """Whether a member may commit offsets now.
 
@@ -82,7 +84,9 @@ class CommittedOffsets:
             instance_id: Its `group.instance.id`, if it has one.
             generation: That it is in, or less than 0.
             missing: What to say of a group that commits none here.
+            commit: What it commits.
             transactional: Whether a transaction commits them.
+            version: Of the request.
         """
         table = self._table
         if table.closed:
@@ -91,9 +95,26 @@ class CommittedOffsets:
         if managed is None:
             return ErrorCode.NONE if generation < 0 else missing
         error = managed.group.check_commit(
-            member_id, instance_id, generation, self._clock.now(), transactional=transactional
+            member_id,
+            instance_id,
+            generation,
+            self._clock.now(),
+            commit=commit,
+            transactional=transactional,
+            version=version,
         )
         return missing if error is ErrorCode.GROUP_ID_NOT_FOUND else error
+
+    def check_fetch(self, group_id: str, member_id: str | None, epoch: int) -> ErrorCode:
+        """Whether a member may ask for committed offsets: one of a consumer group says its epoch.
+
+        Args:
+            group_id: The group.
+            member_id: The member; None for whoever does not say.
+            epoch: Its epoch, or less than 0.
+        """
+        managed = self._table.groups.get(group_id)
+        return ErrorCode.NONE if managed is None else managed.group.check_fetch(member_id, epoch)
 
     def measure(self, group_id: str, commit: OffsetCommit) -> Iterator[None]:
         """Find out, in steps, what a commit adds to the offsets of a group: before `check_room`."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from kclient.gateway.groups.clockwork import Clockwork
 from kclient.gateway.groups.committed import CommittedOffsets
+from kclient.gateway.groups.consumers.membership import AssignedMembership
 from kclient.gateway.groups.deleted_topics import DeletedTopics
 from kclient.gateway.groups.deletion import GroupDeletion
 from kclient.gateway.groups.events import GroupSettings
@@ -17,7 +18,7 @@ from kclient.gateway.groups.loading import GroupLoader
 from kclient.gateway.groups.membership import ClassicMembership
 from kclient.gateway.groups.memory import GroupMemory
 from kclient.gateway.groups.moving import GroupMoves
-from kclient.gateway.groups.table import GroupTable
+from kclient.gateway.groups.table import GroupTable, without_overrides
 from kclient.gateway.groups.transactional import TransactionalOffsets
 from kclient.gateway.groups.writer import GroupWriter
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from kclient.gateway.leadership import Leadership
     from kclient.gateway.ownership import HeldLease
     from kclient.gateway.topics.table import TopicTable
+    from kclient.gateway.workers import Workers
     from kclient.htp.port import Manager
     from kclient.memory_ledger import MemoryPart
     from kclient.net.fair_queue import FairQueue
@@ -55,6 +57,8 @@ class GroupCoordinator:
         clock: What time it is.
         memory: What the gateway holds.
         spawn: Starts a task of the gateway.
+        workers: Threads for large assignments.
+        overrides: Tells the settings of a group, given those of the broker.
         kinds: The types of groups that there are.
         claims: Tell what rows say that this gateway coordinates a group; None where the lease alone does.
     """
@@ -73,6 +77,8 @@ class GroupCoordinator:
         clock: Clock,
         memory: MemoryPart,
         spawn: Callable[..., object],
+        workers: Workers,
+        overrides: Callable[[str, GroupSettings], GroupSettings] = without_overrides,
         kinds: Mapping[str, GroupKind] = KINDS,
         claims: Claims | None = None,
     ) -> None:
@@ -93,8 +99,11 @@ class GroupCoordinator:
             writer=self._writer,
             clockwork=self._clockwork,
             queue=queue,
+            workers=workers,
+            overrides=overrides,
         )
-        self.membership: ClassicMembership = ClassicMembership(self.table, self._memory, clock)
+        self.assigned: AssignedMembership = AssignedMembership(self.table, topics, self._memory, clock)
+        self.membership: ClassicMembership = ClassicMembership(self.table, self.assigned, self._memory, clock)
         self.deletion: GroupDeletion = GroupDeletion(
             self.table, self._writer, deleted_topics, self._memory, clock, self._log_fields
         )
@@ -164,4 +173,9 @@ def group_settings(config: BrokerConfig) -> GroupSettings:
         offset_metadata_max_bytes=get("offset.metadata.max.bytes"),
         offsets_retention_minutes=get("offsets.retention.minutes"),
         offsets_retention_check_interval_ms=get("offsets.retention.check.interval.ms"),
+        group_consumer_session_timeout_ms=get("group.consumer.session.timeout.ms"),
+        group_consumer_heartbeat_interval_ms=get("group.consumer.heartbeat.interval.ms"),
+        group_consumer_migration_policy=config.get_text("group.consumer.migration.policy"),
+        group_consumer_max_size=get("group.consumer.max.size"),
+        group_consumer_assignment_interval_ms=get("group.consumer.assignment.interval.ms"),
     )

@@ -59,12 +59,13 @@ class GroupDeletion:
             return ErrorCode.GROUP_ID_NOT_FOUND
         if not self._memory.admits_write(group_id):
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # it tries again
+        others = managed.group.other_rows
         error = managed.group.delete()
         if error:
             return error
         table.take_out(managed)
         logger.info("group %s: deleted", group_id, extra=self._log_fields)
-        parts = DeletionParts(group_id, managed.offsets)
+        parts = DeletionParts(group_id, managed.offsets, others)
         return self._writer.submit(group_id, parts, partial(self._deleted, managed, parts))
 
     def emptied(self, managed: ManagedGroup, error: ErrorCode = ErrorCode.NONE) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from kclient.errors import ErrorCode
 from kclient.gateway.rows.groups import GroupSnapshot
+
+if TYPE_CHECKING:
+    from kclient.gateway.groups.writer import Parts
 
 Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
 """A member's protocols in its order of preference: name and opaque metadata."""
@@ -36,6 +39,16 @@ class GroupSettings:
     offsets_retention_minutes: int = 10_080
     """How long the offsets of a group without members are kept."""
     offsets_retention_check_interval_ms: int = 600_000
+    group_consumer_session_timeout_ms: int = 45_000
+    """How long a member of a consumer group may not be heard of."""
+    group_consumer_heartbeat_interval_ms: int = 5_000
+    """How often it is to be heard of."""
+    group_consumer_max_size: int = 2_147_483_647
+    """The most members a consumer group may have."""
+    group_consumer_migration_policy: str = "bidirectional"
+    """Whether live groups go from the classic protocol to that of consumer groups (`upgrade`), back, or both."""
+    group_consumer_assignment_interval_ms: int = 1_000
+    """The least time between two targets of a consumer group."""
     group_new_member_join_timeout_ms: int = 300_000
     """How long a new member's parked JoinGroup keeps it in the group (its connection may be gone)."""
 
@@ -106,6 +119,47 @@ class Leave:
     reason: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """A ConsumerGroupHeartbeat request: what is None has not changed."""
+
+    member_id: str
+    epoch: int
+    """0 joins, -1 leaves, -2 leaves for a while; else the member's."""
+    instance_id: str | None
+    rack_id: str | None
+    rebalance_timeout_ms: int
+    """-1 if it has not changed."""
+    client_id: str
+    client_host: str
+    topics: tuple[str, ...] | None = None
+    pattern: str | None = None
+    assignor: str | None = None
+    owned: Mapping[bytes, frozenset[int]] | None = None
+    """The partitions that the member has, by topic id."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it says everything, so that the answer has to as well."""
+        if not self.epoch:
+            return True
+        subscribes = self.topics is not None or self.pattern is not None
+        return self.rebalance_timeout_ms != -1 and subscribes and self.owned is not None
+
+
+@dataclass(frozen=True, slots=True)
+class BeatResult:
+    """The answer to a ConsumerGroupHeartbeat request."""
+
+    error: ErrorCode
+    member_id: str | None = None
+    epoch: int = 0
+    assigned: Mapping[bytes, Sequence[int]] | None = None
+    """What the member may read, by topic id; None if that has not changed."""
+    message: str | None = None
+    """What is wrong."""
+
+
 class Token:
     """Stands for one parked request: the group holds it and names it in the `Reply`. Compared by identity."""
 
@@ -121,7 +175,14 @@ class Reply:
     """Action: answer the request that `token` stands for."""
 
     token: Token
-    result: JoinResult | SyncResult
+    result: JoinResult | SyncResult | BeatResult
+
+    def refused(self, error: ErrorCode) -> Reply:
+        """The answer with an error instead."""
+        result = self.result
+        if isinstance(result, JoinResult):
+            return Reply(self.token, JoinResult(error, result.member_id))
+        return Reply(self.token, SyncResult(error) if isinstance(result, SyncResult) else BeatResult(error))
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +211,19 @@ class EmptyStored:
     generation: int
 
 
-Ticket: TypeAlias = AssignmentStored | ReplacementStored | EmptyStored
+class RowsStored:
+    """Ticket of a store of several rows: what was taken along when these were made."""
+
+    __slots__ = ("replies", "taken")
+
+    def __init__(self) -> None:
+        self.replies: list[Reply] = []
+        """Answers that wait for it."""
+        self.taken: dict[str, None] = {}
+        """Whose rows."""
+
+
+Ticket: TypeAlias = AssignmentStored | ReplacementStored | EmptyStored | RowsStored
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,4 +236,42 @@ class StoreSnapshot:
     """About how many bytes of memory the snapshot takes until then."""
 
 
-Action: TypeAlias = Reply | StoreSnapshot
+@dataclass(frozen=True, slots=True)
+class StoreRows:
+    """Action: store rows of a group that has several, then call the group's `stored` with the ticket."""
+
+    rows: Callable[[int], Parts]
+    """Makes them, given the time (wall clock)."""
+    ticket: RowsStored
+    size: int = 0
+    """About how many bytes of memory they take until then."""
+    emptied: bool = False
+    """Whether nobody is in the group since then."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkOut:
+    """Action: work out an assignment, in a thread if that takes long, and call `done` with it."""
+
+    work: Callable[[], Mapping[str, Mapping[bytes, frozenset[int]]]]
+    """Touches nothing that changes."""
+    cost: int
+    """How many members and partitions it is about."""
+    done: Callable[[Mapping[str, Mapping[bytes, frozenset[int]]] | None, float], Sequence[Action]]
+    """Takes the result, or None where it failed, and the time; says what is to be done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Become:
+    """Action: go on as a group of another type, which begins with a snapshot."""
+
+    kind: str
+    """Its type."""
+    snapshot: Any
+    """Of that type."""
+    gone: Sequence[str]
+    """The keys of rows that such a group has not."""
+    reason: str
+
+
+Action: TypeAlias = Reply | StoreSnapshot | StoreRows | WorkOut | Become

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from kclient.errors import ErrorCode
 from kclient.gateway.groups.events import Action, GroupSettings, Ticket
-from kclient.gateway.groups.offsets import Expiry, GroupOffsets
+from kclient.gateway.groups.offsets import Expiry, GroupOffsets, OffsetCommit
 
 if TYPE_CHECKING:
     from kclient.gateway.groups.memory import GroupHolding
@@ -100,10 +100,19 @@ class Group(Protocol):
         """Be what was stored; members have one session to be heard of."""
         ...
 
+    def rebalance(self, reason: str, now: float) -> Sequence[Action]:
+        """Have its members come together anew."""
+        ...
+
     # The end
 
     def unload(self) -> Sequence[Action]:
         """The gateway closes: whoever waits is told to look for another coordinator."""
+        ...
+
+    @property
+    def other_rows(self) -> Sequence[str]:
+        """The keys of rows beside its own that the store may still have when it is deleted."""
         ...
 
     def delete(self) -> ErrorCode:
@@ -113,16 +122,35 @@ class Group(Protocol):
     # Its offsets
 
     def check_commit(
-        self, member_id: str, instance_id: str | None, generation: int, now: float, *, transactional: bool = False
+        self,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        now: float,
+        *,
+        commit: OffsetCommit | None = None,
+        transactional: bool = False,
+        version: int | None = None,
     ) -> ErrorCode:
         """Whether a member may commit offsets now; GROUP_ID_NOT_FOUND where groups of this type commit none.
 
         Args:
             member_id: The member, or empty.
             instance_id: Its `group.instance.id`, if it has one.
-            generation: That it is in, or less than 0.
+            generation: That it is in, or its epoch, or less than 0.
             now: The time.
+            commit: What it commits; None where that does not matter.
             transactional: Whether a transaction commits them: then whoever names no member may always (KIP-447).
+            version: Of the request, where that matters.
+        """
+        ...
+
+    def check_fetch(self, member_id: str | None, epoch: int) -> ErrorCode:
+        """Whether a member may ask for committed offsets.
+
+        Args:
+            member_id: The member; None for whoever does not say.
+            epoch: Its epoch, or less than 0.
         """
         ...
 

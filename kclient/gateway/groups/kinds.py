@@ -8,9 +8,11 @@ from typing import Any, Final
 
 from kclient.errors import ErrorCode
 from kclient.gateway.groups.classic import ClassicGroup
+from kclient.gateway.groups.consumers.mixed import MixedGroup
 from kclient.gateway.groups.events import Action, GroupSettings, Ticket
 from kclient.gateway.groups.group import CLASSIC, AskedTopics, GroupKind
-from kclient.gateway.groups.offsets import Expiry
+from kclient.gateway.groups.offsets import Expiry, OffsetCommit
+from kclient.gateway.rows.consumer_groups import CONSUMER, decode_consumer_group, encode_consumer_group_steps
 from kclient.gateway.rows.groups import decode_group, encode_group_steps
 
 
@@ -22,7 +24,10 @@ def _make_classic(group_id: str, settings: GroupSettings) -> ClassicGroup:
     return ClassicGroup(group_id, settings, _new_member_id)
 
 
-KINDS: Final[dict[str, GroupKind]] = {CLASSIC: GroupKind(CLASSIC, _make_classic, encode_group_steps, decode_group)}
+KINDS: Final[dict[str, GroupKind]] = {
+    CLASSIC: GroupKind(CLASSIC, _make_classic, encode_group_steps, decode_group),
+    CONSUMER: GroupKind(CONSUMER, MixedGroup, encode_consumer_group_steps, decode_consumer_group),
+}
 """By name. A type that is added has its state machine beside `classic.py`, its row in `rows/groups.py`, and whoever
 takes its requests beside `membership.py`."""
 
@@ -92,15 +97,36 @@ class ForeignGroup:
         """Nobody waits."""
         return ()
 
+    def rebalance(self, reason: str, now: float) -> Sequence[Action]:
+        """It is not known who is in it."""
+        return ()
+
+    @property
+    def other_rows(self) -> Sequence[str]:
+        """It is not deleted here."""
+        return ()
+
     def delete(self) -> ErrorCode:
         """It may have members."""
         return ErrorCode.NON_EMPTY_GROUP
 
     def check_commit(
-        self, member_id: str, instance_id: str | None, generation: int, now: float, *, transactional: bool = False
+        self,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        now: float,
+        *,
+        commit: OffsetCommit | None = None,
+        transactional: bool = False,
+        version: int | None = None,
     ) -> ErrorCode:
         """Nobody may."""
         return ErrorCode.GROUP_ID_NOT_FOUND
+
+    def check_fetch(self, member_id: str | None, epoch: int) -> ErrorCode:
+        """Whoever asks is told what is committed."""
+        return ErrorCode.NONE
 
     def offsets_in_use(self, asked: AskedTopics) -> Generator[None, None, tuple[ErrorCode, Iterable[str] | None]]:
         """It may have members, that read any topic."""

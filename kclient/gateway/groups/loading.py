@@ -7,8 +7,10 @@ from collections import Counter
 from collections.abc import Callable, Container, Mapping
 from typing import TYPE_CHECKING, Final
 
+from kclient.gateway.groups.consumers.group import AssignedGroup
 from kclient.gateway.groups.kinds import ForeignGroup
 from kclient.gateway.rows import keys
+from kclient.gateway.rows.consumer_groups import decode_consumer_member
 from kclient.gateway.rows.groups import decode_offset, type_of_group
 from kclient.gateway.rows.pending import decode_pending
 from kclient.htp.rows import scan_pages
@@ -78,6 +80,9 @@ class GroupLoader:
         unread: set[str] = set()
         async for page in scan_pages(self._manager, keys.GROUPS):
             unread |= self._load_groups(page, wanted)
+        async for page in scan_pages(self._manager, keys.MEMBERS):
+            self._load_members(page, wanted)
+        self._members_are_there(wanted)
         async for page in scan_pages(self._manager, keys.PENDING):  # before the offsets, which replace them
             self._load_pending(page, unread, wanted)
         kept: Counter[str] = Counter()
@@ -124,6 +129,34 @@ class GroupLoader:
         snapshot, since_ms = kind.decode(row, group_id)
         managed = table.create(group_id, since_ms, type_name)
         table.perform(managed, managed.group.restore(snapshot, self._clock.now()))
+
+    def _load_members(self, found: Mapping[str, Versioned], wanted: Callable[[str], bool]) -> None:
+        """Restore members of consumer groups; those whose rows cannot be read join again."""
+        orphans: dict[str, dict[str, None]] = {}
+        for key, value in found.items():
+            try:
+                group_id, member_id = keys.parse_member_key(key)
+                if not wanted(group_id):
+                    continue
+                managed = self._table.groups.get(group_id)
+                group = None if managed is None else managed.group
+                if isinstance(group, AssignedGroup):
+                    group.restore_member(decode_consumer_member(value.value, member_id))
+                elif group is None or group.type in self._table.kinds:
+                    orphans.setdefault(group_id, {})[key] = None  # left by a deletion
+            except ValueError as error:
+                logger.error(
+                    "the member %s (group, member) cannot be read: it has to join again, which it does by itself (%s)",
+                    key.removeprefix(keys.MEMBERS), error,
+                )  # fmt: skip
+        for group_id, gone in orphans.items():
+            self._writer.submit(group_id, gone, lambda _error: ())
+
+    def _members_are_there(self, wanted: Callable[[str], bool]) -> None:
+        for managed in list(self._table.groups.values()):
+            group = managed.group
+            if isinstance(group, AssignedGroup) and wanted(group.group_id):
+                self._table.perform(managed, group.restored(self._clock.now()))
 
     def _load_pending(
         self, found: Mapping[str, Versioned], unread: Container[str], wanted: Callable[[str], bool]

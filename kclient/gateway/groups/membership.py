@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from kclient.errors import ErrorCode
 from kclient.gateway.groups.classic import MEMBER, ClassicGroup
+from kclient.gateway.groups.consumers.group import AssignedGroup
 from kclient.gateway.groups.events import (
     UNKNOWN_MEMBER,
     GroupSettings,
@@ -17,11 +18,13 @@ from kclient.gateway.groups.events import (
     SyncResult,
     Token,
 )
+from kclient.gateway.groups.group import CLASSIC
 from kclient.gateway.groups.members import memory_of_names, memory_of_protocols, size_of
 from kclient.gateway.groups.table import Parked
 
 if TYPE_CHECKING:
     from kclient.gateway.clock import Clock
+    from kclient.gateway.groups.consumers.membership import AssignedMembership
     from kclient.gateway.groups.group import ManagedGroup
     from kclient.gateway.groups.members import Member
     from kclient.gateway.groups.memory import GroupMemory
@@ -38,12 +41,14 @@ class ClassicMembership:
 
     Args:
         table: All groups.
+        assigned: Takes the requests of members of consumer groups, which may speak the classic protocol as well.
         memory: Whether there is room for more members.
         clock: What time it is.
     """
 
-    def __init__(self, table: GroupTable, memory: GroupMemory, clock: Clock) -> None:
+    def __init__(self, table: GroupTable, assigned: AssignedMembership, memory: GroupMemory, clock: Clock) -> None:
         self._table = table
+        self._assigned = assigned
         self._memory = memory
         self._clock = clock
 
@@ -59,6 +64,15 @@ class ClassicMembership:
         managed = table.groups.get(group_id)
         group = None if managed is None else managed.group
         error = self._check_join(group_id, managed, join)
+        mixed = None if error else self._assigned.mixed(group_id)
+        if mixed is not None:
+            return self._assigned.join(*mixed, join)
+        if not error and managed is not None and isinstance(group, AssignedGroup):
+            if not group.settled:
+                error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # what is left of it is about to be stored
+            else:
+                table.convert(managed, CLASSIC)
+                group = managed.group
         if not error and group is not None and not isinstance(group, ClassicGroup):
             error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL  # as from Kafka: the name is that of a group of another type
         if not error:
@@ -103,6 +117,9 @@ class ClassicMembership:
 
     def sync(self, group_id: str, sync: Sync) -> Parked[SyncResult]:
         """A SyncGroup request."""
+        mixed = self._assigned.mixed(group_id)
+        if mixed is not None:
+            return self._assigned.sync(*mixed, sync)
         parked: Parked[SyncResult] = Parked()
         error, managed, group = self._find(group_id)
         if group is not None and self._too_large(group, sync):
@@ -133,6 +150,9 @@ class ClassicMembership:
 
     def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
         """A Heartbeat request."""
+        mixed = self._assigned.mixed(group_id)
+        if mixed is not None:
+            return self._assigned.heartbeat_classic(*mixed, member_id, instance_id, generation)
         error, _, group = self._find(group_id)
         if group is None:
             return error
@@ -141,6 +161,9 @@ class ClassicMembership:
     def leave(self, group_id: str, leaving: list[Leave]) -> tuple[ErrorCode, list[ErrorCode]]:
         """A LeaveGroup request: the error of the whole, and one per member."""
         error, managed, group = self._find(group_id)
+        mixed = self._assigned.mixed(group_id)
+        if mixed is not None:
+            return ErrorCode.NONE, self._assigned.leave(*mixed, leaving)
         if managed is None or group is None:
             if error is ErrorCode.UNKNOWN_MEMBER_ID:
                 return ErrorCode.NONE, [error] * len(leaving)

@@ -90,13 +90,15 @@ class DeletionParts:
     Args:
         group_id: The group.
         offsets: Its offsets.
+        others: The keys of its other rows.
     """
 
-    def __init__(self, group_id: str, offsets: GroupOffsets) -> None:
+    def __init__(self, group_id: str, offsets: GroupOffsets, others: Sequence[str] = ()) -> None:
         self.few: int | None = None
         self.length: int = 0
         self._group_id = group_id
         self._offsets = offsets
+        self._others = others
         self._taken: list[TopicPartition] = []
         self._removed: list[TopicPartition] = []
 
@@ -105,6 +107,8 @@ class DeletionParts:
             yield pending_key(self._group_id, transactional_id), None
         for partition, key in self._keys(partition for partition, _ in self._offsets.everything()):
             self._taken.append(partition)
+            yield key, None
+        for key in self._others:
             yield key, None
         yield group_key(self._group_id), None
 

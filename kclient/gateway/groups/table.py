@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
 
 from kclient.concurrency import Completion
-from kclient.errors import ErrorCode
+from kclient.errors import ClosedError, ErrorCode
 from kclient.gateway.groups.events import (
     NOBODY,
     Action,
+    BeatResult,
+    Become,
     EmptyStored,
     GroupSettings,
     JoinResult,
     Reply,
+    StoreRows,
     StoreSnapshot,
     SyncResult,
     Token,
+    WorkOut,
 )
 from kclient.gateway.groups.group import CLASSIC, GroupKind, ManagedGroup
 from kclient.gateway.rows import keys
@@ -29,7 +34,8 @@ if TYPE_CHECKING:
     from kclient.gateway.groups.clockwork import Clockwork
     from kclient.gateway.groups.group import Group
     from kclient.gateway.groups.memory import GroupMemory
-    from kclient.gateway.groups.writer import GroupWriter
+    from kclient.gateway.groups.writer import GroupWriter, Row
+    from kclient.gateway.workers import Workers
     from kclient.net.fair_queue import FairQueue
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.groups")
@@ -37,6 +43,8 @@ logger: logging.Logger = logging.getLogger("kclient.gateway.groups")
 _Result = TypeVar("_Result")
 
 _FEW: Final = 16
+_QUICK: Final = 1_000
+"""Members and partitions of an assignment that is worked out within a millisecond or two."""
 
 
 class Parked(Completion[_Result], Token, Generic[_Result]):
@@ -56,6 +64,8 @@ class GroupTable:
         writer: Stores what groups ask for.
         clockwork: Calls `advance` when a group's next deadline has come.
         queue: Shares the event loop with others.
+        workers: Threads for large assignments.
+        overrides: Tells the settings of a group, given those of the broker.
     """
 
     def __init__(
@@ -68,6 +78,8 @@ class GroupTable:
         writer: GroupWriter,
         clockwork: Clockwork[str | None],
         queue: FairQueue,
+        workers: Workers,
+        overrides: Callable[[str, GroupSettings], GroupSettings],
     ) -> None:
         self.settings: GroupSettings = settings
         self.kinds: Mapping[str, GroupKind] = kinds
@@ -83,6 +95,8 @@ class GroupTable:
         self._writer = writer
         self._clockwork = clockwork
         self._queue = queue
+        self._workers = workers
+        self._overrides = overrides
         self._flow = queue.flow()
         self._answers: deque[Reply] = deque()
 
@@ -94,7 +108,7 @@ class GroupTable:
             since_ms: Since when it is so, by the wall clock; now if None.
             kind: Its type.
         """
-        group = self.kinds[kind].make(group_id, self.settings)
+        group = self.kinds[kind].make(group_id, self.settings_of(group_id))
         return self.add(group, self._clock.wall_ms() if since_ms is None else since_ms)
 
     def add(self, group: Group, since_ms: int) -> ManagedGroup:
@@ -114,8 +128,18 @@ class GroupTable:
     def reconfigure(self, settings: GroupSettings) -> None:
         """Take over changed settings."""
         self.settings = settings
-        for managed in self.groups.values():
-            managed.group.settings = settings
+        for group_id in self.groups:
+            self.reconfigure_group(group_id)
+
+    def reconfigure_group(self, group_id: str) -> None:
+        """Take over changed settings of one group."""
+        managed = self.groups.get(group_id)
+        if managed is not None:
+            managed.group.settings = self.settings_of(group_id)
+
+    def settings_of(self, group_id: str) -> GroupSettings:
+        """The settings of a group: its own, and else those of the broker."""
+        return self._overrides(group_id, self.settings)
 
     def close(self) -> None:
         """Answer everything that is parked, and take nothing any more."""
@@ -133,6 +157,14 @@ class GroupTable:
             self._clockwork.cancel(group_id)
             managed.holding.close()
 
+    def convert(self, managed: ManagedGroup, kind: str) -> None:
+        """A group that nobody is in becomes one of another type: what was committed stays."""
+        before = managed.group
+        self.perform(managed, before.unload())
+        managed.group = self.kinds[kind].make(before.group_id, self.settings_of(before.group_id))
+        managed.count()
+        logger.info("group %s: the empty %s group becomes a %s group", before.group_id, before.type, kind)
+
     # What state machines ask for
 
     def advance(self, group_id: str, now: float) -> None:
@@ -144,8 +176,14 @@ class GroupTable:
     def perform(self, managed: ManagedGroup, actions: Iterable[Action]) -> None:
         """Do what a group's state machine asks for, and heed its next deadline."""
         for action in actions:
-            if not isinstance(action, Reply):
+            if isinstance(action, StoreSnapshot):
                 self._store(managed, action)
+            elif isinstance(action, StoreRows):
+                self._store_rows(managed, action)
+            elif isinstance(action, Become):
+                self._become(managed, action)
+            elif isinstance(action, WorkOut):
+                self._work_out(managed, action)
             elif action.token is not NOBODY:
                 self._answers.append(action)
         self._answer()
@@ -190,6 +228,48 @@ class GroupTable:
 
         self._writer.submit(group.group_id, {keys.group_key(group.group_id): row}, done, held=store.size)
 
+    def _store_rows(self, managed: ManagedGroup, store: StoreRows) -> None:
+        group = managed.group
+        if store.emptied:
+            managed.since_ms = self._clock.wall_ms()
+
+        def done(error: ErrorCode) -> Iterable[None]:
+            self.perform(managed, group.stored(store.ticket, error, self._clock.now()))
+            return ()
+
+        self._writer.submit(group.group_id, store.rows(managed.since_ms), done, held=store.size)
+
+    def _become(self, managed: ManagedGroup, wanted: Become) -> None:
+        """Go on as a group of another type; its rows take the place of those of the present one in one write."""
+        group_id, now_ms = managed.group.group_id, self._clock.wall_ms()
+        kind = self.kinds[wanted.kind]
+        group = managed.group = kind.make(group_id, self.settings_of(group_id))
+        rows: dict[str, Row] = dict.fromkeys(wanted.gone)
+        rows[keys.group_key(group_id)] = partial(kind.encode, wanted.snapshot, now_ms)
+        self._writer.submit(group_id, rows, lambda _error: ())  # what is left of members goes at the next start
+        self.perform(managed, group.restore(wanted.snapshot, self._clock.now()))
+        self.perform(managed, group.rebalance(wanted.reason, self._clock.now()))
+
+    def _work_out(self, managed: ManagedGroup, wanted: WorkOut) -> None:
+        """Work out an assignment: at once if that is quick, else in a thread."""
+
+        def tell(work: Callable[[], Mapping[str, Mapping[bytes, frozenset[int]]]]) -> None:
+            try:
+                found = work()
+            except ClosedError:
+                return  # whoever waits is told so when the gateway lets go of the group
+            except Exception:
+                logger.exception("group %s: no assignment could be worked out", managed.group.group_id)
+                self.perform(managed, wanted.done(None, self._clock.now()))
+            else:
+                self.perform(managed, wanted.done(found, self._clock.now()))
+
+        if wanted.cost <= _QUICK:
+            tell(wanted.work)
+            return
+        with suppress(ClosedError):  # likewise
+            self._workers.run(wanted.work).on_done(lambda done: tell(done.result))
+
     def _answer(self) -> None:
         """Answer what was parked: a few at once, the members of a large group one after the other."""
         if len(self._answers) <= _FEW:
@@ -207,9 +287,14 @@ class GroupTable:
         return bool(self._answers)
 
 
+def without_overrides(_group_id: str, settings: GroupSettings) -> GroupSettings:
+    """No group has settings of its own."""
+    return settings
+
+
 def _give(reply: Reply) -> None:
     # the group answers a token with the kind of result that it was parked for
-    cast("Parked[JoinResult | SyncResult]", reply.token).set_result(reply.result)
+    cast("Parked[JoinResult | SyncResult | BeatResult]", reply.token).set_result(reply.result)
 
 
 def groups_of(table: GroupTable) -> Iterator[ManagedGroup]:

@@ -180,6 +180,7 @@ class TransactionalOffsets:
             member.instance_id,
             member.generation,
             missing=ErrorCode.ILLEGAL_GENERATION,
+            commit=commit,
             transactional=True,
         )
         refused = refused or committed.check_room(group_id, commit)

@@ -1,4 +1,4 @@
-"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs, for topics and for the gateway itself."""
+"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs, for topics, groups and the gateway itself."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from kclient.gateway.config import SOURCE_DEFAULT, SOURCE_STATIC_BROKER, Origin,
 from kclient.gateway.contexts import ConnectionContext, RequestContext
 from kclient.gateway.dynamic_config import READ_ONLY, DynamicConfig, check_dynamic
 from kclient.gateway.error_codes import Role, put_error
+from kclient.gateway.groups.configs import GroupConfigs
 from kclient.gateway.handlers._work import Work, counted, started
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
 from kclient.gateway.setting import BrokerSetting, SettingType, as_list, did_you_mean
-from kclient.gateway.settings import BROKER_SETTINGS, HTP_MAPPING, HTP_MIRROR, ONLY_TOLD, TOPIC_SETTINGS
+from kclient.gateway.settings import BROKER_SETTINGS, GROUP_SETTINGS, HTP_MAPPING, HTP_MIRROR, ONLY_TOLD, TOPIC_SETTINGS
 from kclient.gateway.standing import ClusterStanding
 from kclient.gateway.topics.catalogue import TopicCatalogue
 from kclient.gateway.topics.names import check_name
@@ -66,6 +67,7 @@ class Resource(IntEnum):
 
     TOPIC = 2
     BROKER = 4
+    GROUP = 32
 
 
 class Operation(IntEnum):
@@ -92,11 +94,14 @@ class DescribeConfigsHandler(Handler):
     VERSIONS: ClassVar[VersionRange] = (1, 4)
     ONLY_READS: ClassVar[bool] = True
 
-    def __init__(self, node_id: int, origins: SettingOrigins, access: Access, standing: ClusterStanding) -> None:
+    def __init__(
+        self, node_id: int, origins: SettingOrigins, access: Access, standing: ClusterStanding, groups: GroupConfigs
+    ) -> None:
         self._node_id = node_id
         self._origins = origins
         self._access = access
         self._standing = standing
+        self._groups = groups
 
     def begin(self, request: DescribeConfigsRequest, context: RequestContext) -> Begun:
         """Every setting of the resources, with where its value comes from."""
@@ -159,6 +164,11 @@ class DescribeConfigsHandler(Handler):
             for setting, tell in self._standing.told if resource.resource_name else ():  # of this one, not of all
                 if asked is None or setting.name in asked:
                     yield setting, [Origin(setting.name, tell(), SOURCE_STATIC_BROKER)]
+        elif resource.resource_type == Resource.GROUP:
+            access.check(client, AclOperation.DESCRIBE_CONFIGS, ResourceType.GROUP, resource.resource_name)
+            _check_group(resource.resource_name)
+            for name, setting in GROUP_SETTINGS.items():
+                yield setting, list(self._groups.origins(resource.resource_name, name))
         else:
             raise InvalidRequestError(f"a gateway has no resources of type {resource.resource_type}")
 
@@ -188,6 +198,11 @@ def _check_broker(node_id: int, name: str) -> None:
         raise InvalidRequestError(f"Unexpected broker id, expected {node_id} or empty string, but received {name!r}")
 
 
+def _check_group(name: str) -> None:
+    if not name:
+        raise InvalidRequestError("Default group resources are not allowed.")
+
+
 Row = TypeVar("Row", AlterConfigsResponseResource, IncrementalAlterConfigsResponseResource)
 
 
@@ -197,13 +212,20 @@ class _Altering(Handler):
     ROLE: ClassVar[Role] = Role.CONTROLLER
 
     def __init__(
-        self, node_id: int, origins: SettingOrigins, access: Access, catalogue: TopicCatalogue, dynamic: DynamicConfig
+        self,
+        node_id: int,
+        origins: SettingOrigins,
+        access: Access,
+        catalogue: TopicCatalogue,
+        dynamic: DynamicConfig,
+        groups: GroupConfigs,
     ) -> None:
         self._node_id = node_id
         self._origins = origins
         self._access = access
         self._catalogue = catalogue
         self._dynamic = dynamic
+        self._groups = groups
 
     async def answer(
         self,
@@ -228,6 +250,8 @@ class _Altering(Handler):
                 self._access.check(client, AclOperation.ALTER_CONFIGS, ResourceType.TOPIC, name)
             elif row.resource_type == Resource.BROKER:
                 self._access.check_cluster(client, AclOperation.ALTER_CONFIGS)
+            elif row.resource_type == Resource.GROUP:
+                self._access.check(client, AclOperation.ALTER_CONFIGS, ResourceType.GROUP, name)
             _check_number(changes)
             await self._alter(row.resource_type, name, changes, fresh=fresh, dry=dry)
         except KafkaError as error:
@@ -256,6 +280,13 @@ class _Altering(Handler):
 
             names = BROKER_SETTINGS.keys() if fresh else {change.name for change in changes}
             await self._dynamic.alter(change_broker, names, validate_only=dry)
+        elif resource_type == Resource.GROUP:
+            _check_group(name)
+
+            def change_group(present: Mapping[str, str]) -> Mapping[str, str]:
+                return _changed_settings({} if fresh else present, changes, GROUP_SETTINGS, lambda _: None)
+
+            await self._groups.alter(name, change_group, validate_only=dry)
         else:
             raise InvalidRequestError(f"a gateway has no resources of type {resource_type}")
 

@@ -173,12 +173,14 @@ class OffsetCommitHandler(Handler):
                     stored.add(record, partition.partition_index, committed, row)
         yield from self._groups.measure(request.group_id, stored.commit)
         # whatever became of the group meanwhile: it is asked and told in one turn, at the end
-        refused = self._refused(request, version) or self._groups.check_room(request.group_id, stored.commit)
+        refused = self._refused(request, version, stored.commit) or self._groups.check_room(
+            request.group_id, stored.commit
+        )
         if refused or not stored.commit.size:
             return (yield from stored.nothing(refused))
         return (yield from stored.answer(self._groups.commit(request.group_id, stored.commit)))
 
-    def _refused(self, request: OffsetCommitRequest, version: int) -> ErrorCode:
+    def _refused(self, request: OffsetCommitRequest, version: int, commit: OffsetCommit) -> ErrorCode:
         missing = ErrorCode.GROUP_ID_NOT_FOUND if version >= _WITH_GROUP_ID_NOT_FOUND else ErrorCode.ILLEGAL_GENERATION
         return self._groups.check_commit(
             request.group_id,
@@ -186,6 +188,8 @@ class OffsetCommitHandler(Handler):
             request.group_instance_id,
             request.generation_id_or_member_epoch,
             missing=missing,
+            commit=commit,
+            version=version,
         )
 
     def _check(self, record: TopicRecord, partition: OffsetCommitRequestPartition) -> ErrorCode:
@@ -292,6 +296,9 @@ class OffsetFetchHandler(Handler):
             access.check_group(client, AclOperation.DESCRIBE, group.group_id)
         except KafkaError as error:
             response.error_code = code_of(error, self.ROLE)
+            return response
+        response.error_code = self._groups.check_fetch(group.group_id, group.member_id, group.member_epoch)
+        if response.error_code:
             return response
         offsets = self._groups.of(group.group_id)
         by_id = context.api_version >= _WITH_TOPIC_IDS

@@ -13,6 +13,7 @@ from kclient.gateway.rows import keys
 from kclient.gateway.rows.aborted import decode_chunk
 from kclient.gateway.rows.assignment import ReleasedRow, decode_generations
 from kclient.gateway.rows.broker import decode_cluster_id, decode_internal_topics, decode_settings
+from kclient.gateway.rows.consumer_groups import CONSUMER, decode_consumer_group, decode_consumer_member
 from kclient.gateway.rows.extents import decode_chunks, decode_extents
 from kclient.gateway.rows.features import FeaturesRow
 from kclient.gateway.rows.gateways import GatewayRow
@@ -37,7 +38,14 @@ def _extents(key: str, row: bytes) -> object:
 
 
 def _group(key: str, row: bytes) -> object:
-    return decode_group(row, keys.parse_group_key(key)) if type_of_group(row) == "classic" else None
+    group_id, kind = keys.parse_group_key(key), type_of_group(row)
+    if kind == CONSUMER:
+        return decode_consumer_group(row, group_id)
+    return decode_group(row, group_id) if kind == "classic" else None
+
+
+def _member(key: str, row: bytes) -> object:
+    return decode_consumer_member(row, keys.parse_member_key(key)[1])
 
 
 def _offset(key: str, row: bytes) -> object:
@@ -86,6 +94,7 @@ _READERS: Final[dict[str, Callable[[str, bytes], object]]] = {
     keys.UNITS: _by(UnitRow.decode),
     keys.TRANSACTIONS: _transaction,
     keys.SETTINGS: _by(decode_settings),
+    keys.GROUP_SETTINGS: _by(decode_settings),
     keys.FEATURES: _by(FeaturesRow.decode),
     keys.PRODUCER_IDS: _by(PRODUCER_IDS.decode),
     keys.LEADER_EPOCH: _by(LEADER_EPOCH.decode),
@@ -95,6 +104,7 @@ _READERS: Final[dict[str, Callable[[str, bytes], object]]] = {
     keys.RELEASED: _released,
     keys.GATEWAYS: _gateway,
     keys.GROUPS: _group,
+    keys.MEMBERS: _member,
     keys.OFFSETS: _offset,
     keys.PENDING: _pending,
 }
@@ -116,6 +126,7 @@ _KINDS: Final = {
     keys.UNITS: "unit epoch",
     keys.TRANSACTIONS: "transactional id",
     keys.SETTINGS: "gateway settings",
+    keys.GROUP_SETTINGS: "settings of a group",
     keys.FEATURES: "levels of features",
     keys.PRODUCER_IDS: "producer ids",
     keys.LEADER_EPOCH: "leader epoch",
@@ -125,6 +136,7 @@ _KINDS: Final = {
     keys.RELEASED: "hand-over of a gateway",
     keys.GATEWAYS: "gateway",
     keys.GROUPS: "group",
+    keys.MEMBERS: "member of a consumer group",
     keys.OFFSETS: "committed offset",
     keys.PENDING: "offsets of a transaction",
 }

@@ -31,6 +31,8 @@ UNITS: Final = "kafka/unit/"
 """The leader epoch of a unit that has one of its own, by topic id and number."""
 GROUPS: Final = "group/"
 """A group with its members; one that only commits offsets has no row."""
+MEMBERS: Final = "group-member/"
+"""A member of a consumer group, by group and member."""
 OFFSETS: Final = "group-offset/"
 """A committed offset, by group, topic and partition."""
 PENDING: Final = "group-pending/"
@@ -39,6 +41,8 @@ TRANSACTIONS: Final = "kafka/transaction/"
 """A transactional id, with its producer and its transaction."""
 SETTINGS: Final = "kafka/config/broker"
 """The settings that were changed while a gateway ran."""
+GROUP_SETTINGS: Final = "kafka/config/group/"
+"""The settings of a group, by its name."""
 FEATURES: Final = "kafka/features"
 """The levels of features that UpdateFeatures has set."""
 PRODUCER_IDS: Final = "kafka/producer-ids"
@@ -170,6 +174,32 @@ def group_key(group_id: str) -> str:
 def parse_group_key(key: str) -> str:
     """The group that a key of `group_key` names."""
     return unquote(key.removeprefix(GROUPS))
+
+
+def members_of_group(group_id: str) -> str:
+    """What the keys of the members of a consumer group begin with."""
+    return f"{MEMBERS}{quote(group_id, safe='')}/"
+
+
+def member_key(group_id: str, member_id: str) -> str:
+    """The key of a member of a consumer group."""
+    return members_of_group(group_id) + quote(member_id, safe="")
+
+
+def parse_member_key(key: str) -> tuple[str, str]:
+    """The group and the member that a key of `member_key` names. Raises `ValueError` if it is not such a key."""
+    group_id, member_id = key.removeprefix(MEMBERS).split("/")
+    return unquote(group_id), unquote(member_id)
+
+
+def group_settings_key(group_id: str) -> str:
+    """The key of a group's settings."""
+    return GROUP_SETTINGS + quote(group_id, safe="")
+
+
+def parse_group_settings_key(key: str) -> str:
+    """The group that a key of `group_settings_key` names."""
+    return unquote(key.removeprefix(GROUP_SETTINGS))
 
 
 def transaction_key(transactional_id: str) -> str:

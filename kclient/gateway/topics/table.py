@@ -32,6 +32,8 @@ class TopicTable:
         self._by_id: dict[bytes, TopicRecord] = {}
         self._names: list[str] | None = None
         self._told: list[str] | None = None
+        self.changes: int = 0
+        """Grows whenever a topic comes or goes, or gets more partitions."""
         self.left: dict[str, Intent] = {}
         """What creations and deletions have left to be removed, by the topic's name."""
         self.damaged: dict[str, str] = {}
@@ -106,6 +108,7 @@ class TopicTable:
 
     def add(self, record: TopicRecord) -> None:
         """Put a topic in: from now on it follows the broker's settings, see `TopicCatalogue.resolve_all`."""
+        self.changes += 1
         self._names = self._told = None
         self._by_name[record.name] = record
         self._by_id[record.topic_id] = record
@@ -143,6 +146,7 @@ class TopicTable:
 
     def count(self, record: TopicRecord) -> None:
         """Count what a topic that is in it takes, which has changed."""
+        self.changes += 1
         before, record.held = record.held, _size(record.partitions, record.overrides)
         self._memory.add(record.held - before)
 
@@ -155,6 +159,7 @@ class TopicTable:
 
     def remove(self, record: TopicRecord) -> None:
         """Take a topic out: nobody finds it any more."""
+        self.changes += 1
         self._names = self._told = None
         del self._by_name[record.name], self._by_id[record.topic_id]
         self._memory.add(-record.held)

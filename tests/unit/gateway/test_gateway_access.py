@@ -103,6 +103,17 @@ def end_of_transaction() -> ApiMessage:
     return m.WriteTxnMarkersRequest(markers=[m.WritableTxnMarker(producer_id=1, producer_epoch=0, topics=[topic])])
 
 
+def consumer_heartbeat(_: bytes) -> ApiMessage:
+    return m.ConsumerGroupHeartbeatRequest(
+        group_id="g",
+        member_id="m",
+        member_epoch=0,
+        rebalance_timeout_ms=1000,
+        subscribed_topic_names=["t"],
+        topic_partitions=[],
+    )
+
+
 WRITER = (O.WRITE, R.TRANSACTIONAL_ID, "x")
 ON_GROUP = (O.READ, *GROUP)
 CASES: dict[str, Case] = {
@@ -158,6 +169,16 @@ CASES: dict[str, Case] = {
         lambda _: m.DescribeConfigsRequest(
             resources=[m.DescribeConfigsResource(resource_type=2, resource_name="t", configuration_keys=None)]
         ), 4, ((O.DESCRIBE_CONFIGS, *TOPIC),),
+    ),
+    "describe configs of a group": Case(
+        lambda _: m.DescribeConfigsRequest(
+            resources=[m.DescribeConfigsResource(resource_type=32, resource_name="g", configuration_keys=None)]
+        ), 4, ((O.DESCRIBE_CONFIGS, *GROUP),),
+    ),
+    "alter configs of a group": Case(
+        lambda _: m.IncrementalAlterConfigsRequest(
+            resources=[m.IncrementalAlterConfigsRequestResource(resource_type=32, resource_name="g")]
+        ), 1, ((O.ALTER_CONFIGS, *GROUP),),
     ),
     "describe configs of the broker": Case(
         lambda _: m.DescribeConfigsRequest(
@@ -227,6 +248,10 @@ CASES: dict[str, Case] = {
         lambda _: m.LeaveGroupRequest(group_id="g", members=[m.LeaveGroupRequestMember(member_id="m")]), 5, (ON_GROUP,)
     ),
     "leave alone": Case(lambda _: m.LeaveGroupRequest(group_id="g", member_id="m"), 2, (ON_GROUP,)),
+    "join a consumer group": Case(consumer_heartbeat, 1, (ON_GROUP, (O.DESCRIBE, *TOPIC))),
+    "describe consumer groups": Case(
+        lambda _: m.ConsumerGroupDescribeRequest(group_ids=["g"]), 1, ((O.DESCRIBE, *GROUP),)
+    ),
     "describe groups": Case(lambda _: m.DescribeGroupsRequest(groups=["g"]), 6, ((O.DESCRIBE, *GROUP),)),
     "describe groups, long ago": Case(lambda _: m.DescribeGroupsRequest(groups=["g"]), 0, ((O.DESCRIBE, *GROUP),)),
     "delete groups": Case(lambda _: m.DeleteGroupsRequest(groups_names=["g"]), 2, ((O.DELETE, *GROUP),)),

@@ -93,10 +93,10 @@ async def test_what_cannot_be_is_refused_with_its_cause(level: int, kind: int, w
 async def test_all_of_a_request_is_done_or_nothing() -> None:
     good = m.FeatureUpdateKey(feature=NAME, max_version_level=1, upgrade_type=SAFE)
     async with running() as (_, wire):
-        unknown = m.FeatureUpdateKey(feature="group.version", max_version_level=1)
+        unknown = m.FeatureUpdateKey(feature="metadata.version", max_version_level=1)
         answer = await wire(m.UpdateFeaturesRequest(feature_updates=[good, unknown]), 2)
         assert answer.error_code == ErrorCode.INVALID_UPDATE_VERSION
-        assert "group.version" in answer.error_message
+        assert "metadata.version" in answer.error_message
         twice = await wire(m.UpdateFeaturesRequest(feature_updates=[good, good]), 2)
         assert (twice.error_code, "more than once" in twice.error_message) == (ErrorCode.INVALID_REQUEST, True)
         assert await level_of(wire) == (2, 0)
@@ -225,3 +225,27 @@ async def test_our_producer_falls_back_to_what_is_in_use() -> None:
             assert epochs[1] - epochs[0] == bumps
         with pytest.raises(InvalidUpdateVersionError, match="downgrade"):
             await admin.update_features({NAME: FeatureUpdate(1)})
+
+
+async def test_consumer_groups_are_a_feature() -> None:
+    """Who switches it off has heartbeats of the new protocol refused; all others go on."""
+
+    def joining() -> m.ConsumerGroupHeartbeatRequest:
+        return m.ConsumerGroupHeartbeatRequest(
+            group_id="g",
+            member_id="m",
+            member_epoch=0,
+            rebalance_timeout_ms=1000,
+            subscribed_topic_names=["t"],
+            topic_partitions=[],
+        )
+
+    async with running() as (_, wire):
+        assert (await wire(joining(), 1)).error_code == 0
+        row = m.FeatureUpdateKey(feature="group.version", max_version_level=0, upgrade_type=SAFE)
+        assert (await wire(m.UpdateFeaturesRequest(feature_updates=[row]), 2)).error_code == 0
+        refused = await wire(joining(), 1)
+        assert (refused.error_code, "group.version" in refused.error_message) == (ErrorCode.UNSUPPORTED_VERSION, True)
+        row = m.FeatureUpdateKey(feature="group.version", max_version_level=1, upgrade_type=UPGRADE)
+        assert (await wire(m.UpdateFeaturesRequest(feature_updates=[row]), 2)).error_code == 0
+        assert (await wire(joining(), 1)).error_code == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import anyio
 import pytest
 
@@ -92,6 +94,55 @@ async def test_members_and_offsets_stay_where_groups_move(url: str) -> None:
         for number, group in enumerate(GROUPS):
             assert await heartbeat(wire, group, members[group]) == 0
             assert await wire.committed(f"{group}-offsets", "t") == number + 100
+
+
+async def beat(wire: Wire, group: str, epoch: int, owned: list[m.ConsumerGroupHeartbeatRequestTopicPartitions]) -> Any:
+    """What a coordinator says to the member `m` of a consumer group, once it has read the group."""
+    request = m.ConsumerGroupHeartbeatRequest(
+        group_id=group, member_id="m", member_epoch=epoch, rebalance_timeout_ms=30_000, subscribed_topic_names=["t"],
+        topic_partitions=owned,
+    )  # fmt: skip
+    with anyio.fail_after(20):
+        while True:
+            answer = await wire(request, 1)
+            if answer.error_code != ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                return answer
+            await anyio.sleep(0.005)
+
+
+@pytest.mark.slow
+async def test_consumer_groups_move_with_their_epochs(url: str) -> None:
+    """Their members go on with what they have, and nobody works out another target."""
+    async with open_store(url) as store, joined(store, 1) as (first, wire):
+        await wire.create("t", 2)
+        owned: dict[str, list[m.ConsumerGroupHeartbeatRequestTopicPartitions]] = {}
+        for group in GROUPS:
+            answer = await beat(wire, group, 0, [])
+            assert (answer.error_code, answer.member_epoch) == (0, 1)
+            owned[group] = [
+                m.ConsumerGroupHeartbeatRequestTopicPartitions(topic_id=each.topic_id, partitions=each.partitions)
+                for each in answer.assignment.topic_partitions
+            ]
+        async with joined(store, 2) as (_, other):
+            await until(lambda: len(first.parts.generations.current.newest.members) == 2)
+            now = coordinators_of(first)
+            assert set(now.values()) == {1, 2}
+            for group, node_id in now.items():
+                right, wrong = (wire, other) if node_id == 1 else (other, wire)
+                answer = await beat(right, group, 1, owned[group])
+                assert (answer.error_code, answer.member_epoch) == (0, 1)
+                assert [each.partitions for each in answer.assignment.topic_partitions] == [[0, 1]]
+                assert (await beat(wrong, group, 1, owned[group])).error_code == ErrorCode.NOT_COORDINATOR
+            assert await other.grow("t", 3) == 0
+            for group, node_id in now.items():
+                right = wire if node_id == 1 else other
+                with anyio.fail_after(20):
+                    while (answer := await beat(right, group, 1, owned[group])).member_epoch != 2:
+                        await anyio.sleep(0.01)
+                assert [each.partitions for each in answer.assignment.topic_partitions] == [[0, 1, 2]]
+        await until(lambda: len(first.parts.generations.current.newest.members) == 1)
+        for group in GROUPS:
+            assert (await beat(wire, group, 2, owned[group])).member_epoch == 2
 
 
 @pytest.mark.slow

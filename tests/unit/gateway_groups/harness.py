@@ -18,6 +18,7 @@ from kclient.gateway.clock import Clock
 from kclient.gateway.config import BrokerConfig
 from kclient.gateway.contexts import Advertised, ConnectionContext, RequestContext
 from kclient.gateway.dynamic_config import DynamicConfig
+from kclient.gateway.features import SUPPORTED, Features
 from kclient.gateway.groups import GroupCoordinator, group_settings
 from kclient.gateway.groups.group import GroupKind
 from kclient.gateway.groups.kinds import KINDS
@@ -33,6 +34,7 @@ from kclient.gateway.shields import Shields
 from kclient.gateway.topics.record import TopicRecord
 from kclient.gateway.topics.table import TopicTable
 from kclient.gateway.unit_epochs import UnitEpochs
+from kclient.gateway.workers import Workers
 from kclient.htp import open_store
 from kclient.htp.memory import reset
 from kclient.htp.port import Manager
@@ -73,11 +75,15 @@ class FakeTopics:
     by_name: dict[str, FakeTopic] = field(
         default_factory=lambda: {name: FakeTopic(name, name.encode() * 16) for name in "abcde"}
     )
+    changes: int = 0
     damaged: dict[str, str] = field(default_factory=dict)
     left: set[tuple[str, bytes]] = field(default_factory=set)
 
     def get(self, name: str) -> FakeTopic | None:
         return self.by_name.get(name)
+
+    def names(self) -> list[str]:
+        return sorted(self.by_name)
 
     def internal(self, name: str) -> None:
         return None
@@ -145,11 +151,14 @@ class Harness:
             clock=self.clock,
             memory=self.memory,
             spawn=self.spawn,
+            workers=Workers(),
             kinds=self.kinds,
             claims=self.claims,
         )
         access = Access(topics, leadership)
-        self.table = HandlerTable(group_handlers(leadership, access, self.groups, self.clock))
+        self.table = HandlerTable(
+            group_handlers(leadership, access, self.groups, self.clock, Features(SUPPORTED), topics)
+        )
 
     def begin(self, request: ApiMessage, version: int | None = None) -> Callable[[], Awaitable[Any]]:
         """Send a request; returns what waits for the answer."""

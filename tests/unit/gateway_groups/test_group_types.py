@@ -13,7 +13,7 @@ from kclient.gateway.clock import Clock
 from kclient.gateway.groups.events import Action, EmptyStored, GroupSettings, StoreSnapshot, Ticket
 from kclient.gateway.groups.group import AskedTopics, GroupKind
 from kclient.gateway.groups.kinds import KINDS
-from kclient.gateway.groups.offsets import Expiry
+from kclient.gateway.groups.offsets import Expiry, OffsetCommit
 from kclient.gateway.groups.writer import Write
 from kclient.gateway.rows.groups import CommittedOffset
 from kclient.gateway.rows.keys import group_key
@@ -88,10 +88,28 @@ class Club:
     def delete(self) -> ErrorCode:
         return ErrorCode.NON_EMPTY_GROUP if self.members else ErrorCode.NONE
 
+    def rebalance(self, reason: str, now: float) -> Sequence[Action]:
+        return ()
+
+    @property
+    def other_rows(self) -> Sequence[str]:
+        return ()
+
     def check_commit(
-        self, member_id: str, instance_id: str | None, generation: int, now: float, *, transactional: bool = False
+        self,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        now: float,
+        *,
+        commit: OffsetCommit | None = None,
+        transactional: bool = False,
+        version: int | None = None,
     ) -> ErrorCode:
         return ErrorCode.GROUP_ID_NOT_FOUND
+
+    def check_fetch(self, member_id: str | None, epoch: int) -> ErrorCode:
+        return ErrorCode.NONE
 
     def offsets_in_use(self, asked: AskedTopics) -> Generator[None, None, tuple[ErrorCode, Iterable[str] | None]]:
         yield

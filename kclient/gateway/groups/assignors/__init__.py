@@ -1,0 +1,11 @@
+"""Which member of a consumer group is to have which partitions: the assignors of the coordinator (KIP-848).
+
+- `model.py`: what an assignor is told.
+- `ranges.py`: `range`, neighbouring partitions of each topic.
+- `uniform.py`: `uniform`, as many for each member, and as few moves as that allows; `uniform_mixed.py` does so where
+  members read different topics.
+- `table.py`: the assignors by their names.
+
+They decide as Kafka's do. Where Kafka goes through a hash map, whose order says nothing, members come in the order in
+which they joined, topics in the order of their names, and partitions by their numbers.
+"""

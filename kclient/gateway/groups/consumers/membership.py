@@ -1,0 +1,236 @@
+"""Takes the requests of members of consumer groups: ConsumerGroupHeartbeat, and those of members that are migrated."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from kclient.errors import (
+    CoordinatorLoadInProgressError,
+    CoordinatorNotAvailableError,
+    ErrorCode,
+    GroupIdNotFoundError,
+    ProtocolError,
+)
+from kclient.gateway.groups.classic import ClassicGroup
+from kclient.gateway.groups.consumers.group import AssignedGroup
+from kclient.gateway.groups.consumers.member import JOINING
+from kclient.gateway.groups.consumers.mixed import MixedGroup
+from kclient.gateway.groups.events import Beat, BeatResult, GroupSettings, Join, JoinResult, Leave, Sync, SyncResult
+from kclient.gateway.groups.table import Parked
+from kclient.gateway.rows.consumer_groups import CONSUMER
+
+if TYPE_CHECKING:
+    from kclient.gateway.clock import Clock
+    from kclient.gateway.groups.consumers.roster import ConsumerRoster
+    from kclient.gateway.groups.group import ManagedGroup
+    from kclient.gateway.groups.memory import GroupMemory
+    from kclient.gateway.groups.table import GroupTable
+    from kclient.gateway.topics.table import TopicTable
+
+logger: logging.Logger = logging.getLogger("kclient.gateway.groups")
+
+_CONSUMERS: Final = "consumer"
+"""The protocol type of classic groups of consumers."""
+_MEMBER: Final = 2_000
+"""About how many bytes of memory a new member takes, beside its names."""
+
+
+class AssignedMembership:
+    """Who is in which consumer group. Its methods never wait; what must wait returns an object to wait on.
+
+    Args:
+        table: All groups.
+        topics: All topics.
+        memory: Whether there is room for more members.
+        clock: What time it is.
+    """
+
+    def __init__(self, table: GroupTable, topics: TopicTable, memory: GroupMemory, clock: Clock) -> None:
+        self._table = table
+        self._topics = topics
+        self._memory = memory
+        self._clock = clock
+
+    @property
+    def settings(self) -> GroupSettings:
+        """The broker settings for groups, as they are now."""
+        return self._table.settings
+
+    def heartbeat(
+        self, group_id: str, beat: Beat, resolved: Mapping[str, frozenset[str]] | None = None
+    ) -> Parked[BeatResult]:
+        """A ConsumerGroupHeartbeat request.
+
+        Args:
+            group_id: The group.
+            beat: What the member says.
+            resolved: The names of topics that patterns stand for, of those that were looked up.
+
+        Raises:
+            KafkaError: The member is refused; see `AssignedGroup.heartbeat`.
+            CoordinatorLoadInProgressError: There is no memory for it now: it tries again.
+            GroupIdNotFoundError: There is no such group, or it is of another type and has members.
+        """
+        table = self._table
+        if table.closed:
+            raise CoordinatorNotAvailableError("the gateway is closing")
+        managed = table.groups.get(group_id)
+        joins = beat.epoch == JOINING
+        group = self._joined(group_id, managed, beat) if joins else _of(group_id, managed)
+        if managed is None:
+            managed = table.groups[group_id]
+        parked: Parked[BeatResult] = Parked()
+        try:
+            actions = group.heartbeat(beat, parked, self._topics, self._clock.now(), resolved)
+        except Exception:
+            if joins:
+                table.perform(managed, ())  # a group that nobody came into is none
+            raise
+        table.perform(managed, actions)
+        return parked
+
+    def _joined(self, group_id: str, managed: ManagedGroup | None, beat: Beat) -> AssignedGroup:
+        """The group that somebody joins, which may be a new one."""
+        table = self._table
+        group = None if managed is None else managed.group
+        known = isinstance(group, AssignedGroup) and beat.member_id in group.members
+        if not known:
+            names = (beat.member_id, beat.instance_id, beat.client_id, beat.client_host, beat.pattern)
+            size = _MEMBER + sum(sys.getsizeof(name or "") for name in names)
+            size += sum(map(sys.getsizeof, beat.topics or ()))
+            if not self._memory.admits_member(group_id, size, new=group is None):
+                raise CoordinatorLoadInProgressError("there is no memory for more members of groups: it is tried again")
+            if not self._memory.admits_write(group_id):
+                raise CoordinatorLoadInProgressError("the store does not keep up with groups: it is tried again")
+        if managed is None:
+            managed = table.create(group_id, kind=CONSUMER)
+        elif isinstance(group, ClassicGroup):
+            if group.idle:
+                table.convert(managed, CONSUMER)
+            else:
+                self._upgrade(managed, group)
+        group = managed.group
+        if not isinstance(group, AssignedGroup):
+            raise GroupIdNotFoundError(f"the group {group_id[:300]} is of another type: {group.type[:300]}")
+        return group
+
+    def _upgrade(self, managed: ManagedGroup, group: ClassicGroup) -> None:
+        """A live classic group goes on as a consumer group, with the members that it has."""
+        cannot = f"the classic group {group.group_id[:300]} cannot become a consumer group while it has members: "
+        if self.settings.group_consumer_migration_policy not in ("upgrade", "bidirectional"):
+            raise GroupIdNotFoundError(f"{cannot}group.consumer.migration.policy forbids it")
+        if group.protocol_type != _CONSUMERS:
+            raise GroupIdNotFoundError(f"{cannot}it is one of {(group.protocol_type or 'nobody')[:300]}")
+        if len(group.members) >= self.settings.group_consumer_max_size:
+            raise GroupIdNotFoundError(f"{cannot}it has more members than group.consumer.max.size allows")
+        now = self._clock.now()
+        mixed = MixedGroup(group.group_id, self._table.settings_of(group.group_id))
+        try:
+            mixed.take_over(group, self._topics, now)
+        except (ProtocolError, ValueError) as error:
+            raise GroupIdNotFoundError(
+                f"{cannot}its assignor does not do as those of Kafka, set one of these first ({error})"
+            ) from error
+        logger.info("group %s: the classic group becomes a consumer group", group.group_id)
+        waiting = group.unload(ErrorCode.REBALANCE_IN_PROGRESS)
+        managed.group = mixed
+        self._table.perform(managed, waiting)
+
+    # Members of the classic protocol, while a group is migrated
+
+    def mixed(self, group_id: str) -> tuple[ManagedGroup, MixedGroup] | None:
+        """The consumer group of this name that has members; None if there is none."""
+        managed = self._table.groups.get(group_id)
+        group = None if managed is None else managed.group
+        if managed is None or not isinstance(group, MixedGroup) or group.idle or self._table.closed:
+            return None
+        return managed, group
+
+    def join(self, managed: ManagedGroup, group: MixedGroup, join: Join) -> Parked[JoinResult]:
+        """A JoinGroup request of a member of a consumer group."""
+        parked: Parked[JoinResult] = Parked()
+        error = ErrorCode.NONE
+        if join.member_id not in group.members:
+            size = _MEMBER + sum(len(name) + len(metadata) for name, metadata in join.protocols)
+            room = self._memory.admits_member(group.group_id, size, new=False)
+            if not room or not self._memory.admits_write(group.group_id):
+                error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # it tries again
+        if error:
+            parked.set_result(JoinResult(error, join.member_id))
+        else:
+            self._table.perform(managed, group.join(join, parked, self._topics, self._clock.now()))
+        return parked
+
+    def sync(self, managed: ManagedGroup, group: MixedGroup, sync: Sync) -> Parked[SyncResult]:
+        """A SyncGroup request of a member of a consumer group."""
+        parked: Parked[SyncResult] = Parked()
+        self._table.perform(managed, group.sync(sync, parked, self._clock.now()))
+        return parked
+
+    def heartbeat_classic(
+        self, managed: ManagedGroup, group: MixedGroup, member_id: str, instance_id: str | None, generation: int
+    ) -> ErrorCode:
+        """A Heartbeat request of a member of a consumer group."""
+        error = group.heartbeat_classic(member_id, instance_id, generation, self._clock.now())
+        self._table.perform(managed, ())
+        return error
+
+    def leave(self, managed: ManagedGroup, group: MixedGroup, leaving: Sequence[Leave]) -> list[ErrorCode]:
+        """A LeaveGroup request for members of a consumer group, of theirs or of an administrator."""
+        errors: list[ErrorCode] = []
+        for leave in leaving:
+            error, actions = group.expel(leave.member_id, leave.instance_id, self._clock.now())
+            errors.append(error)
+            self._table.perform(managed, actions)
+        return errors
+
+    def heartbeat_interval_ms(self, group_id: str) -> int:
+        """How often members of a group are to be heard of, in milliseconds."""
+        managed = self._table.groups.get(group_id)
+        settings = self.settings if managed is None else managed.group.settings
+        return settings.group_consumer_heartbeat_interval_ms
+
+    def has_unresolved(self, group_id: str, pattern: str | None) -> bool:
+        """Whether patterns are to be looked up before a heartbeat, since they are new or topics have changed.
+
+        Args:
+            group_id: The group.
+            pattern: The one that the heartbeat brings along.
+        """
+        members = self._members(group_id)
+        if members is not None and members.resolved_at != self._topics.changes and members.patterns:
+            return True
+        return bool(pattern) and (members is None or pattern not in members.resolved)
+
+    def unresolved(self, group_id: str, pattern: str | None) -> list[str]:
+        """These patterns: who asks looks them up, and brings what they stand for with the heartbeat."""
+        members, found = self._members(group_id), list[str]()
+        if members is not None and members.resolved_at != self._topics.changes:
+            members.resolved_at = self._topics.changes
+            found += members.patterns
+        if pattern and pattern not in found and (members is None or pattern not in members.resolved):
+            found.append(pattern)
+        return found
+
+    def _members(self, group_id: str) -> ConsumerRoster | None:
+        managed = self._table.groups.get(group_id)
+        group = None if managed is None else managed.group
+        return group.members if isinstance(group, AssignedGroup) else None
+
+    @property
+    def topic_names(self) -> list[str]:
+        """The names of all topics; not to be changed."""
+        return self._topics.names()
+
+
+def _of(group_id: str, managed: ManagedGroup | None) -> AssignedGroup:
+    """The group of a member."""
+    group = None if managed is None else managed.group
+    if isinstance(group, AssignedGroup):
+        return group
+    if group is None:
+        raise GroupIdNotFoundError(f"there is no group {group_id[:300]}")
+    raise GroupIdNotFoundError(f"the group {group_id[:300]} is not a consumer group")

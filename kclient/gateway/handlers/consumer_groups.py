@@ -1,0 +1,288 @@
+"""Groups whose partitions the coordinator assigns (KIP-848): ConsumerGroupHeartbeat, ConsumerGroupDescribe."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar, Final, cast
+
+from kclient.acls import AclOperation, ResourceType
+from kclient.errors import (
+    ErrorCode,
+    GroupIdNotFoundError,
+    InvalidRequestError,
+    KafkaError,
+    TopicAuthorizationError,
+    UnsupportedAssignorError,
+    UnsupportedVersionError,
+)
+from kclient.gateway.error_codes import Role, put_error, text_of
+from kclient.gateway.features import GROUP_VERSION
+from kclient.gateway.groups.assignors.table import ASSIGNORS
+from kclient.gateway.groups.consumers.group import MOST_TOPICS, AssignedGroup
+from kclient.gateway.groups.consumers.member import AWAY, JOINING, LEAVING, numbers_of
+from kclient.gateway.groups.events import Beat, BeatResult
+from kclient.gateway.groups.replies import when_done
+from kclient.gateway.handlers._work import FEW, Work, started
+from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
+from kclient.gateway.patterns import LinearPattern
+from kclient.protocol.lazy_arrays import lazily
+from kclient.protocol.messages.consumer_groups import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupDescribeResponseAssignment,
+    ConsumerGroupDescribeResponseDescribedGroup,
+    ConsumerGroupDescribeResponseMember,
+    ConsumerGroupDescribeResponseTopicPartitions,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    ConsumerGroupHeartbeatResponseAssignment,
+    ConsumerGroupHeartbeatResponseTopicPartitions,
+)
+from kclient.protocol.registry import ApiKey
+
+if TYPE_CHECKING:
+    from kclient.gateway.access import Access
+    from kclient.gateway.contexts import ConnectionContext, RequestContext
+    from kclient.gateway.features import Features
+    from kclient.gateway.groups.consumers.member import ConsumerMember
+    from kclient.gateway.groups.consumers.membership import AssignedMembership
+    from kclient.gateway.groups.table import GroupTable
+    from kclient.gateway.topics.table import TopicTable
+
+_OWN_IDS: Final = 1
+"""Members choose their own ids from this version of ConsumerGroupHeartbeat on (KIP-1082)."""
+_CLASSIC_PROTOCOL: Final = 0
+_CONSUMER_PROTOCOL: Final = 1
+"""What ConsumerGroupDescribe calls members of these protocols."""
+_PER_MEMBER: Final = 1_000
+"""About how many bytes of memory the row of a member takes."""
+
+
+class ConsumerGroupHeartbeatHandler(Handler):
+    """Takes members into groups, keeps them there, and tells them what they may read."""
+
+    API: ClassVar[ApiKey] = ApiKey.CONSUMER_GROUP_HEARTBEAT
+    VERSIONS: ClassVar[VersionRange] = (0, 1)
+    ROLE: ClassVar[Role] = Role.GROUPS
+
+    def __init__(self, access: Access, groups: AssignedMembership, features: Features) -> None:
+        self._access = access
+        self._groups = groups
+        self._features = features
+
+    def begin(self, request: ConsumerGroupHeartbeatRequest, context: RequestContext) -> Begun:
+        """Note that the member lives; the answer waits until what is new in it is stored."""
+        self._access.check_group(context.connection, AclOperation.READ, request.group_id)
+        if not self._features.levels.get(GROUP_VERSION):
+            raise UnsupportedVersionError(
+                f"the feature {GROUP_VERSION} is off: raise it to 1, or set group.protocol=classic"
+            )
+        _check(request, context.api_version)
+        if request.subscribed_topic_names or self._groups.has_unresolved(
+            request.group_id, request.subscribed_topic_regex
+        ):
+            return cast("Begun", started(self._begin(request, context)))
+        return self._beat(request, context, None)
+
+    def _begin(self, request: ConsumerGroupHeartbeatRequest, context: RequestContext) -> Work:
+        client, access = context.connection, self._access
+        for count, name in enumerate(request.subscribed_topic_names or (), 1):
+            if not access.allows(client, AclOperation.DESCRIBE, ResourceType.TOPIC, name):
+                raise TopicAuthorizationError(f"{client.principal} may not DESCRIBE the topic {name[:300]}")
+            if count % FEW == 0:
+                yield 100 * FEW
+        resolved: dict[str, frozenset[str]] = {}
+        for text in self._groups.unresolved(request.group_id, request.subscribed_topic_regex):
+            pattern, names = LinearPattern(text), list[str]()
+            for count, name in enumerate(self._groups.topic_names, 1):
+                if (yield from pattern.steps(name)):
+                    names.append(name)
+                if count % FEW == 0:
+                    yield None
+            resolved[text] = frozenset(access.allowed(client, AclOperation.DESCRIBE, ResourceType.TOPIC, names))
+        return self._beat(request, context, resolved)
+
+    def _beat(
+        self,
+        request: ConsumerGroupHeartbeatRequest,
+        context: RequestContext,
+        resolved: Mapping[str, frozenset[str]] | None,
+    ) -> Begun:
+        parked = self._groups.heartbeat(request.group_id, _beat_of(request, context), resolved)
+        interval_ms = self._groups.heartbeat_interval_ms(request.group_id)
+        return when_done(parked, lambda result: _response(result, interval_ms))
+
+
+def _check(request: ConsumerGroupHeartbeatRequest, version: int) -> None:
+    """Whether a request says what it has to. Raises as Kafka does, what is wrong first in its order."""
+    epoch, joins = request.member_epoch, request.member_epoch == JOINING
+    if not request.member_id and (version >= _OWN_IDS or not joins):
+        raise InvalidRequestError("member_id is empty: a member has the id under which it has joined")
+    for name in ("group_id", "instance_id", "rack_id"):
+        if getattr(request, name) == "":
+            raise InvalidRequestError(f"{name} is empty")
+    if joins:
+        if request.rebalance_timeout_ms == -1:
+            raise InvalidRequestError("who joins has to say its rebalance_timeout_ms")
+        if request.topic_partitions is None or request.topic_partitions:
+            raise InvalidRequestError("who joins has no partitions yet: topic_partitions has to be empty")
+        if request.subscribed_topic_names is None and request.subscribed_topic_regex is None:
+            raise InvalidRequestError("who joins has to say what it reads, by names or by a pattern")
+    elif epoch == AWAY:
+        if request.instance_id is None:
+            raise InvalidRequestError("only who has a group.instance.id can leave for a while")
+    elif epoch < LEAVING:
+        raise InvalidRequestError(f"there is no member epoch {epoch}")
+    if len(request.subscribed_topic_names or ()) > MOST_TOPICS:
+        raise InvalidRequestError(f"a member reads {MOST_TOPICS} topics by their names at most: subscribe by a pattern")
+    if request.server_assignor is not None and request.server_assignor not in ASSIGNORS:
+        raise UnsupportedAssignorError(
+            f"there is no assignor {request.server_assignor[:300]}: set group.remote.assignor to one of "
+            f"{', '.join(ASSIGNORS)}"
+        )
+
+
+def _beat_of(request: ConsumerGroupHeartbeatRequest, context: RequestContext) -> Beat:
+    names = request.subscribed_topic_names
+    owned: dict[bytes, frozenset[int]] | None = None
+    if request.topic_partitions is not None:
+        owned = {each.topic_id: frozenset(each.partitions) for each in request.topic_partitions}
+    return Beat(
+        request.member_id or str(uuid.uuid4()),
+        request.member_epoch,
+        request.instance_id,
+        request.rack_id,
+        request.rebalance_timeout_ms,
+        context.client_id or "",
+        context.connection.client_host,
+        None if names is None else tuple(sorted(set(names))),
+        request.subscribed_topic_regex,
+        request.server_assignor,
+        owned,
+    )
+
+
+def _response(result: BeatResult, interval_ms: int) -> ConsumerGroupHeartbeatResponse:
+    response = ConsumerGroupHeartbeatResponse(
+        error_code=result.error, error_message=None if result.message is None else text_of(result.message)
+    )
+    if result.error:
+        return response
+    response.member_id, response.member_epoch = result.member_id, result.epoch
+    response.heartbeat_interval_ms = interval_ms if result.epoch > JOINING else 0
+    if result.assigned is not None:
+        response.assignment = ConsumerGroupHeartbeatResponseAssignment(
+            topic_partitions=[
+                ConsumerGroupHeartbeatResponseTopicPartitions(topic_id=topic_id, partitions=list(numbers))
+                for topic_id, numbers in result.assigned.items()
+            ]
+        )
+    return response
+
+
+class ConsumerGroupDescribeHandler(Handler):
+    """Shows consumer groups: their epochs, and what each member has and is to have."""
+
+    API: ClassVar[ApiKey] = ApiKey.CONSUMER_GROUP_DESCRIBE
+    VERSIONS: ClassVar[VersionRange] = (0, 1)
+    ROLE: ClassVar[Role] = Role.GROUPS
+    ONLY_READS: ClassVar[bool] = True
+
+    def __init__(self, access: Access, table: GroupTable, topics: TopicTable) -> None:
+        self._access = access
+        self._table = table
+        self._topics = topics
+
+    def begin(self, request: ConsumerGroupDescribeRequest, context: RequestContext) -> Begun:
+        """Describe each group that is named."""
+        return cast("Begun", started(self._begin(request, context)))
+
+    def _begin(self, request: ConsumerGroupDescribeRequest, context: RequestContext) -> Work:
+        rows: list[ConsumerGroupDescribeResponseDescribedGroup] = []
+        for group_id in request.group_ids:
+            row = _empty(group_id)
+            rows.append(row)
+            try:
+                self._access.check_group(context.connection, AclOperation.DESCRIBE, group_id)
+                if request.include_authorized_operations:
+                    operations = self._access.operations(context.connection, ResourceType.GROUP, group_id)
+                    row.authorized_operations = operations
+                managed = self._table.groups.get(group_id)
+                if managed is None:
+                    raise GroupIdNotFoundError(f"Group {group_id[:300]} not found.")
+                if not isinstance(managed.group, AssignedGroup):
+                    raise GroupIdNotFoundError(f"Group {group_id[:300]} is not a consumer group.")
+                yield from self._describe(managed.group, row, context.connection)
+            except KafkaError as error:
+                failed = _empty(group_id)
+                put_error(failed, error, self.ROLE)
+                rows[-1] = failed
+            if len(rows) % FEW == 0:
+                yield _PER_MEMBER
+        return ConsumerGroupDescribeResponse(groups=lazily(len(rows), iter(rows)))
+
+    def _describe(
+        self, group: AssignedGroup, row: ConsumerGroupDescribeResponseDescribedGroup, client: ConnectionContext
+    ) -> Work:
+        row.group_state = group.shown_state
+        row.group_epoch, row.assignment_epoch = group.group_epoch, group.assignment_epoch
+        row.assignor_name = group.members.assignor
+        seen: set[str] = set()
+        for count, member in enumerate(group.members, 1):
+            described = self._member(member)
+            row.members.append(described)
+            for assignment in (described.assignment, described.target_assignment):
+                for topic in assignment.topic_partitions:
+                    if topic.topic_name not in seen:
+                        seen.add(topic.topic_name)
+                        if not self._access.allows(client, AclOperation.DESCRIBE, ResourceType.TOPIC, topic.topic_name):
+                            raise TopicAuthorizationError(
+                                f"members of the group read topics that {client.principal} may not DESCRIBE"
+                            )
+            if count % (FEW // 4) == 0:
+                yield _PER_MEMBER * FEW // 4
+
+    def _member(self, member: ConsumerMember) -> ConsumerGroupDescribeResponseMember:
+        return ConsumerGroupDescribeResponseMember(
+            member_id=member.member_id,
+            instance_id=member.instance_id,
+            rack_id=member.rack_id,
+            member_epoch=member.epoch,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            subscribed_topic_names=list(member.subscription.topics),
+            subscribed_topic_regex=member.subscription.pattern or None,
+            assignment=self._partitions(numbers_of(member.assigned)),
+            target_assignment=self._partitions({topic: sorted(numbers) for topic, numbers in member.target.items()}),
+            member_type=_CLASSIC_PROTOCOL if member.classic is not None else _CONSUMER_PROTOCOL,
+        )
+
+    def _partitions(self, partitions: Mapping[bytes, Sequence[int]]) -> ConsumerGroupDescribeResponseAssignment:
+        def rows() -> Iterable[ConsumerGroupDescribeResponseTopicPartitions]:
+            for topic_id, numbers in partitions.items():
+                record = self._topics.by_id(topic_id)
+                if record is not None:  # a deleted one has no name
+                    yield ConsumerGroupDescribeResponseTopicPartitions(
+                        topic_id=topic_id, topic_name=record.name, partitions=list(numbers)
+                    )
+
+        return ConsumerGroupDescribeResponseAssignment(topic_partitions=list(rows()))
+
+    def fail(
+        self, request: ConsumerGroupDescribeRequest, context: RequestContext, error: KafkaError
+    ) -> ConsumerGroupDescribeResponse:
+        """The same error for each group."""
+
+        def failed(group_id: str) -> ConsumerGroupDescribeResponseDescribedGroup:
+            row = _empty(group_id)
+            put_error(row, error, self.ROLE)
+            return row
+
+        return ConsumerGroupDescribeResponse(groups=lazily(len(request.group_ids), map(failed, request.group_ids)))
+
+
+def _empty(group_id: str) -> ConsumerGroupDescribeResponseDescribedGroup:
+    return ConsumerGroupDescribeResponseDescribedGroup(
+        error_code=ErrorCode.NONE, group_id=group_id, group_state="", assignor_name=""
+    )
