@@ -29,7 +29,8 @@ class ShareConsumer(AsyncFace, ShareConsumerBase):
     what became of it, or the acquisition lock is over. Records come without regard to their order, and may come again.
 
     Use it with `async with`: leaving tells the brokers what was acknowledged, has them give back the rest at once, and
-    leaves the group; leaving by cancellation or KeyboardInterrupt does so without waiting. It belongs to one event loop, and one task polls at a time.
+    leaves the group; leaving by cancellation or KeyboardInterrupt does so without waiting. It belongs to one event
+    loop, and one task polls at a time.
 
     If the time between two polls exceeds `max.poll.interval.ms`, the consumer leaves its group. A cancelled `poll` has
     handed out nothing: the next one returns the same records.
