@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
@@ -125,6 +128,13 @@ class AsyncFace(FaceBase):
                 self._poll_ended.set()
         self._buffer.taken = None
         return found
+
+    async def _import_pyarrow(self) -> None:
+        """Have pyarrow there before columns are made: the first import takes a third of a second at best, seconds from
+        a cold disk, and the loop would stand still. That it is missing is told where it is needed."""
+        if "pyarrow" not in sys.modules:
+            with suppress(ModuleNotFoundError):
+                await anyio.to_thread.run_sync(importlib.import_module, "pyarrow", abandon_on_cancel=True)
 
     def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
         return self

@@ -189,6 +189,7 @@ class Consumer(AsyncFace, ConsumerBase):
             KafkaError: As for `poll`.
         """
         names, most = column_names(columns, include_headers), as_count(max_bytes, "max_bytes")
+        await self._import_pyarrow()
         batch = await self._poll(timeout, lambda: self._collector.take_arrow(names, most))
         return decode_arrow([], columns=names) if batch is None else batch
 

@@ -138,6 +138,7 @@ class ShareConsumer(AsyncFace, ShareConsumerBase):
             ValueError: A column is unknown or named twice, max_bytes is below 1; or as for `poll`.
             KafkaError: As for `poll`.
         """
+        await self._import_pyarrow()
         names, most = arrow_columns(columns, include_headers), as_count(max_bytes, "max_bytes")
         batch = await self._poll(timeout, lambda: self._collector.take_arrow(names, most))
         return empty_columns(names) if batch is None else batch
