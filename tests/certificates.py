@@ -59,6 +59,23 @@ class Authority:
         return ssl.create_default_context(cadata=self.pem)
 
 
+def shown_certificate(client_context: ssl.SSLContext, server_context: ssl.SSLContext) -> bytes:
+    """The certificate that a client shows to a server at `localhost` which wants one."""
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = client_context.wrap_bio(to_client, to_server, server_hostname="localhost")
+    server = server_context.wrap_bio(to_server, to_client, server_side=True)
+    waiting = [client, server]
+    while waiting:
+        side = waiting.pop(0)
+        try:
+            side.do_handshake()
+        except ssl.SSLWantReadError:
+            waiting.append(side)
+    certificate = server.getpeercert(binary_form=True)
+    assert certificate is not None
+    return certificate
+
+
 def _pem(key: object, encryption: serialization.KeySerializationEncryption) -> str:
     blob: bytes = key.private_bytes(  # type: ignore[attr-defined]
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption

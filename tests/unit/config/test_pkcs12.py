@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import pkcs12
 
 from kclient.config import ProducerConfig
 from kclient.errors import ConfigError, MissingExtraError
-from tests.certificates import Authority, Identity
+from tests.certificates import Authority, Identity, shown_certificate
 
 AUTHORITY, STRANGER = Authority(), Authority()
 PASSWORD = "not for the logs"
@@ -72,24 +72,12 @@ def key_settings(path: str, password: str | None = PASSWORD, **more: Any) -> dic
     }
 
 
-def handshake(client_context: ssl.SSLContext, folder: Path, trusted: str = "") -> list[bytes]:
-    """The certificates that the client shows to a server which trusts the authority, and what is given, only."""
+def handshake(client_context: ssl.SSLContext, folder: Path, trusted: str = "") -> bytes:
+    """The certificate that the client shows to a server which trusts the authority, and what is given, only."""
     server_context = AUTHORITY.server_context(folder, "localhost", client_authority=AUTHORITY)
     if trusted:
         server_context.load_verify_locations(cadata=trusted)
-    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
-    client = client_context.wrap_bio(to_client, to_server, server_hostname="localhost")
-    server = server_context.wrap_bio(to_server, to_client, server_side=True)
-    waiting = [client, server]
-    while waiting:
-        side = waiting.pop(0)
-        try:
-            side.do_handshake()
-        except ssl.SSLWantReadError:
-            waiting.append(side)
-    shown = server.getpeercert(binary_form=True)
-    assert shown is not None
-    return [shown]
+    return shown_certificate(client_context, server_context)
 
 
 @pytest.mark.parametrize("key_password", [None, PASSWORD])
@@ -99,7 +87,7 @@ def test_a_key_store(tmp_path: Path, key_password: str | None) -> None:
     path = stored(tmp_path, key_store(identity, certificates(STRANGER.pem, AUTHORITY.pem)))
     made = context(**key_settings(path, ssl_key_password=key_password))
     leaf = certificates(identity.chain)[0]
-    assert handshake(made, tmp_path) == [leaf.public_bytes(serialization.Encoding.DER)]
+    assert handshake(made, tmp_path) == leaf.public_bytes(serialization.Encoding.DER)
 
 
 def test_a_renewed_authority_beside_the_old_one(tmp_path: Path) -> None:
@@ -122,7 +110,7 @@ def test_a_renewed_authority_beside_the_old_one(tmp_path: Path) -> None:
     for others in (authorities, authorities[::-1]):
         path = stored(tmp_path, pkcs12.serialize_key_and_certificates(b"client", client, leaf, others, encryption))
         shown = handshake(context(**key_settings(path)), tmp_path, trusted)
-        assert shown == [leaf.public_bytes(serialization.Encoding.DER)]
+        assert shown == leaf.public_bytes(serialization.Encoding.DER)
 
 
 @pytest.mark.parametrize("kind", ["PKCS12", "pkcs12"])

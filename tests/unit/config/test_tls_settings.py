@@ -18,7 +18,7 @@ from kclient.config import AdminConfig, ConsumerConfig, ProducerConfig
 from kclient.config.names import LIBRDKAFKA
 from kclient.errors import ConfigError, NotYetSupportedError
 from kclient.producer import Producer
-from tests.certificates import Authority, Identity
+from tests.certificates import Authority, Identity, shown_certificate
 
 AUTHORITY = Authority()
 STRANGER = Authority()
@@ -57,19 +57,7 @@ def shown_by(tmp_path_factory: pytest.TempPathFactory) -> Callable[[ssl.SSLConte
         server_context.load_cert_chain(chain)
         server_context.verify_mode = ssl.CERT_REQUIRED
         server_context.load_verify_locations(cadata=authority)
-        to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
-        client = made.wrap_bio(to_client, to_server, server_hostname="localhost")
-        server = server_context.wrap_bio(to_server, to_client, server_side=True)
-        waiting = [client, server]
-        while waiting:
-            side = waiting.pop(0)
-            try:
-                side.do_handshake()
-            except ssl.SSLWantReadError:
-                waiting.append(side)
-        certificate = server.getpeercert(binary_form=True)
-        assert certificate is not None
-        return certificate
+        return shown_certificate(made, server_context)
 
     return shown
 
