@@ -24,6 +24,7 @@ from kclient.admin.types import ClusterDescription, operations_in
 from kclient.admin.users import UserOperations
 from kclient.arguments import AS_LONG_AS_IT_TAKES, check_flag, check_timeout
 from kclient.cluster import Closing, Cluster, Trial, version_for
+from kclient.cluster.controllers import CONTROLLERS
 from kclient.concurrency import Supervisor, to_the_end
 from kclient.config import AdminConfig, ConfigInput
 from kclient.errors import ClosedError, IllegalStateError, UnsupportedVersionError
@@ -77,7 +78,12 @@ class Admin(
     def __init__(self, config: ConfigInput = None, /, **settings: Any) -> None:
         self._config = AdminConfig.parse(config, **settings)
         self._supervisor = Supervisor("admin client")
-        self._cluster = Cluster(self._config, self._supervisor, allow_auto_topic_creation=False)
+        self._cluster = Cluster(
+            self._config,
+            self._supervisor,
+            allow_auto_topic_creation=False,
+            controllers=bool(self._config.bootstrap_controllers),
+        )
         self._started = False
         self._closed = False
         self._closing = Closing()
@@ -161,7 +167,7 @@ class Admin(
         include_authorized_operations: bool = False,
         timeout: float | None = None,
     ) -> ClusterDescription:
-        """The cluster's id, brokers and controller.
+        """The cluster's id, brokers and controller; with `bootstrap.controllers` its controllers instead of brokers.
 
         Args:
             include_fenced_brokers: tell also of brokers that are registered, but shut out for now; `Node.is_fenced`
@@ -182,6 +188,8 @@ class Admin(
             include_cluster_authorized_operations=include_authorized_operations,
             include_fenced_brokers=include_fenced_brokers,
         )
+        if self._cluster.controllers:
+            request.endpoint_type = CONTROLLERS
 
         async def ask_one(trial: Trial, connection: Connection) -> DescribeClusterResponse:
             if include_fenced_brokers and version_for(connection, DescribeClusterRequest) < _FIRST_WITH_FENCED:
@@ -200,7 +208,7 @@ class Admin(
         try:
             response = await self._retrying(ask, timeout, what)
         except UnsupportedVersionError:
-            if include_fenced_brokers:
+            if include_fenced_brokers or self._cluster.controllers:
                 raise
             left = max(ends - self._cluster.clock(), 0.0)
             return await self._describe_cluster_by_metadata(include_authorized_operations, left)

@@ -15,6 +15,7 @@ from kclient.admin.types import raise_failures
 from kclient.arguments import check_timeout, in_seconds
 from kclient.cluster import GROUP, Cluster, ClusterSnapshot, Trial, retry, topic_error
 from kclient.cluster.asking import every_answer
+from kclient.cluster.controllers import INSTEAD
 from kclient.concurrency import Supervisor
 from kclient.config import AdminConfig
 from kclient.errors import (
@@ -26,6 +27,8 @@ from kclient.errors import (
     NotControllerError,
     ThrottlingQuotaExceededError,
     UnknownTopicOrPartitionError,
+    UnsupportedEndpointTypeError,
+    UnsupportedVersionError,
 )
 from kclient.net.connection import Connection
 from kclient.protocol.message import ApiMessage
@@ -107,8 +110,17 @@ class AdminBase:
         Raises:
             KafkaTimeoutError: none succeeded in time; it names the brokers that were tried, and why each failed, or
                 else says why the last attempt failed.
+            UnsupportedEndpointTypeError: controllers are talked to, and do not serve it.
             KafkaError: an error that another attempt cannot cure, or the last one when `retries` is used up.
         """
+        try:
+            return await self._trying(attempt, timeout, what)
+        except UnsupportedVersionError as error:
+            if not self._cluster.controllers:
+                raise
+            raise UnsupportedEndpointTypeError(f"{error.message}; of a controller: {INSTEAD}") from error
+
+    async def _trying(self, attempt: Callable[[Trial], Awaitable[T]], timeout: float | None, what: str) -> T:
         seconds = self._seconds(timeout)
         self._check()
         trial = Trial()
@@ -228,9 +240,14 @@ class AdminBase:
         what: str,
         check: Callable[[M], object] | None = None,
     ) -> M:
-        """Asks something that any broker can answer; of another one too, where one does not answer for a while."""
+        """Asks something that any broker can answer; of another one too, where one does not answer for a while.
+
+        Of controllers it is the active one that is asked: the others do not know, or do not tell.
+        """
 
         async def ask(trial: Trial) -> M:
+            if self._cluster.controllers:
+                return await self._exchange(trial, await self._active_controller(trial), message, response, check=check)
             return await self._cluster.ask_any(
                 lambda connection: self._exchange(trial, connection, message, response, check=check), trial=trial
             )
@@ -252,12 +269,10 @@ class AdminBase:
             timeout: the call's time in seconds; None takes `default.api.timeout.ms`.
         """
         others = len(self._cluster.snapshot.nodes or (await self._cluster.refresh()).nodes) > 1
-        connection = await self._cluster.connection(trial=trial)
-        if ApiKey.DESCRIBE_QUORUM not in connection.api_versions:  # a broker of the times before KRaft
-            controller = self._cluster.snapshot.controller or (await self._cluster.refresh()).controller
-            if controller is None:
-                raise NotControllerError("The cluster has no controller at the moment")
-            connection = await self._cluster.connection(controller.id, trial=trial)
+        connection = None if self._cluster.controllers else await self._cluster.connection(trial=trial)
+        # a controller, or a broker of the times before KRaft
+        if connection is None or ApiKey.DESCRIBE_QUORUM not in connection.api_versions:
+            connection = await self._active_controller(trial)
             others = False
         seconds = self._seconds(timeout)
         with anyio.move_on_after(max(seconds / 2, _SHORTEST) if others else None), trial.asking(connection.address):
@@ -266,6 +281,12 @@ class AdminBase:
         late = KafkaTimeoutError(f"{connection.address}: {text}")
         with trial.asking(connection.address):
             raise late
+
+    async def _active_controller(self, trial: Trial) -> Connection:
+        controller = self._cluster.snapshot.controller or (await self._cluster.refresh()).controller
+        if controller is None:
+            raise NotControllerError("The cluster has no controller at the moment")
+        return await self._cluster.connection(controller.id, trial=trial)
 
     async def _answer_of_controller(
         self,

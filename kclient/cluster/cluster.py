@@ -65,6 +65,7 @@ class Cluster:
             there (see `TopicInterest`).
         metadata_max_idle: Seconds after which a topic that nobody used is forgotten; None keeps all.
         in_use: The topics that a call waits for, or that records wait to be sent to: they are not forgotten.
+        controllers: Whether it is controllers that are talked to, instead of brokers (KIP-919).
         patience: How many seconds brokers may keep a request by right, by channel; none at all on the others.
         clock: Monotonic time in seconds.
     """
@@ -75,12 +76,14 @@ class Cluster:
         supervisor: Supervisor,
         *,
         allow_auto_topic_creation: bool = True,
+        controllers: bool = False,
         metadata_max_idle: float | None = None,
         in_use: Callable[[], Collection[str]] = tuple,
         patience: Mapping[str, float] = MappingProxyType({}),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config = config
+        self.controllers: bool = controllers
         self.clock = clock
         self.retry_backoff: Backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms)
         self.metadata: MetadataCache = MetadataCache(
@@ -107,6 +110,7 @@ class Cluster:
             supervisor=supervisor,
             clock=clock,
             allow_creation=allow_auto_topic_creation,
+            controllers=controllers,
             rebootstrap_after=config.metadata_recovery_rebootstrap_trigger_ms / 1000 if self._rebootstraps else None,
             on_update=self._announce,
         )

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import logging
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import anyio
 
 from kclient.cluster import news
+from kclient.cluster.controllers import check_controller, metadata_of_controllers
 from kclient.cluster.trial import Trial
 from kclient.concurrency import Completion
 from kclient.errors import AuthenticationError, BrokerConnectionError, ErrorCode, KafkaError, error_for
-from kclient.protocol.messages import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from kclient.protocol.messages import (
+    DescribeClusterResponse,
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -53,6 +60,7 @@ class MetadataUpdater:
         supervisor: Closes them.
         clock: Monotonic time in seconds.
         allow_creation: Whether asking for an unknown topic may create it.
+        controllers: Whether it is controllers that are asked, for each other.
         rebootstrap_after: Seconds after which brokers are forgotten that answer, but not with metadata (KIP-1102);
             None keeps them.
         on_update: Called after each answer or failure, and when topics have left the snapshot.
@@ -67,6 +75,7 @@ class MetadataUpdater:
         supervisor: Supervisor,
         clock: Callable[[], float],
         allow_creation: bool,
+        controllers: bool,
         rebootstrap_after: float | None,
         on_update: Callable[[], None],
     ) -> None:
@@ -80,6 +89,7 @@ class MetadataUpdater:
         self._supervisor = supervisor
         self._clock = clock
         self._allow_creation = allow_creation
+        self._controllers = controllers
         self._rebootstrap_after = rebootstrap_after
         self._on_update = on_update
         # bound to a loop by the task: blocking clients are made in threads that may run another one
@@ -151,6 +161,8 @@ class MetadataUpdater:
 
     async def _ask(self, topics: list[str] | None) -> MetadataResponse:
         """Ask for topics, all if None, and for those apart that asking is to create."""
+        if self._controllers:
+            return await self._requests.ask_any(partial(self._ask_controller, topics), trial=self.trial)
         create = self._cache.to_create() if self._allow_creation else set[str]()
         if topics is not None:
             create.intersection_update(topics)
@@ -170,6 +182,13 @@ class MetadataUpdater:
             return found
 
         return await self._requests.ask_any(ask, trial=self.trial)
+
+    async def _ask_controller(self, topics: list[str] | None, connection: Connection) -> MetadataResponse:
+        check_controller(connection)
+        send = partial(self._requests.request_on, connection, response=DescribeClusterResponse)
+        found = await metadata_of_controllers(topics, send)
+        self._check(found, connection)
+        return found
 
     def _check(self, response: MetadataResponse, connection: Connection) -> None:
         if response.error_code == ErrorCode.REBOOTSTRAP_REQUIRED and self._rebootstrap_after is not None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from kclient.config.common import LONG, ClientConfig
 from kclient.config.setting import Boolean, List, Number, setting
+from kclient.errors import ConfigError
 
 __all__ = ["AdminConfig"]
 
@@ -18,7 +19,11 @@ class AdminConfig(ClientConfig):
     CLIENT: ClassVar[str] = "admin client"
 
     bootstrap_controllers: tuple[str, ...] = setting(
-        List(), (), "Addresses of controllers to talk to instead of brokers (KIP-919).", served=False
+        List(),
+        (),
+        """Addresses of some controllers, to talk to these instead of brokers (KIP-919; Kafka 3.7), say where no broker
+        runs: of the quorum, features, settings and so on, not of topics and groups. Takes the place of
+        `bootstrap.servers`.""",
     )
     connections_max_idle_ms: int = setting(
         Number(high=LONG), 300_000, "Connections that were idle for so long are closed; at 0 or below they never are."
@@ -30,3 +35,15 @@ class AdminConfig(ClientConfig):
     retries: int = setting(
         Number(0), 2**31 - 1, "How often a request is tried again; better bound the time by `default.api.timeout.ms`."
     )
+
+    @classmethod
+    def _complete(cls, values: dict[str, Any]) -> None:
+        controllers = values.get("bootstrap.controllers")
+        if not controllers:
+            return
+        if values.get("bootstrap.servers", controllers) != controllers:
+            raise ConfigError(
+                "bootstrap.servers and bootstrap.controllers are both set: set the first to talk to brokers, or the "
+                "second to talk to controllers"
+            )
+        values["bootstrap.servers"] = controllers

@@ -180,6 +180,7 @@ class ClientConfig(SecuritySettings):
         }
         for name, value in values.items():
             _check_served(known[name], value, written.get(name))
+        cls._complete(values)
         for name, item in known.items():
             if item.required and not values.get(name):
                 raise ConfigError(f"{name} is missing: {item.doc}")
@@ -225,6 +226,14 @@ class ClientConfig(SecuritySettings):
                 raise ConfigError(f"{name} is given twice, as {name} and as {name.replace('.', '_')}")
             named[name] = value
         return named
+
+    @classmethod
+    def _complete(cls, values: dict[str, Any]) -> None:
+        """Add to the given `values` what follows from them.
+
+        Raises:
+            ConfigError: If they contradict each other.
+        """
 
     @classmethod
     def _reconcile(cls, values: dict[str, Any]) -> None:
