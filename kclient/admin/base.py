@@ -489,7 +489,8 @@ class AdminBase:
         try:
             await self._retrying(attempt, timeout, what)
         except KafkaError as error:
-            if not results and not failures:
+            error.results = dict(results)
+            if not failures:
                 raise
             failures.update({tp: error for tp in partitions if tp not in results and tp not in failures})
         raise_failures(what, {str(tp): error for tp, error in failures.items()}, results)

@@ -166,6 +166,7 @@ class BrokerConfig:
         other._values = dict(self._values)
         other.set_dynamic(values)
         other._check_session_timeouts()
+        other._check_consumer_groups()
         other._check_topics()
         return other
 

@@ -30,12 +30,16 @@ SEEDS = len(POWER_SEAMS)
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_power_is_cut_at_every_step() -> None:
+    """What is rare, one seed in six or so, may come a little later: which seed has it is another one in each process."""
+    rare = ("cut amid a start", "zombie", "aborted", "offsets seen", "KafkaTimeoutError")
     counts: Counter[str] = Counter()
-    for seed in range(SEEDS):
+    for seed in range(4 * SEEDS):
         counts += cut_power(seed).counts
+        if seed >= SEEDS - 1 and all(counts[what] for what in rare):
+            break
     for seam in POWER_SEAMS:
         assert counts[str(seam)], (str(seam), counts)
-    for what in ("cut amid a start", "zombie", "aborted", "offsets seen", "KafkaTimeoutError"):
+    for what in rare:
         assert counts[what], (what, counts)
     assert counts["committed"] > 3 * SEEDS, counts
     assert counts["read"] > 5 * SEEDS, counts

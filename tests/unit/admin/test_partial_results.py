@@ -146,9 +146,8 @@ async def test_offsets_of_leaders_of_which_one_hangs() -> None:
         kafka.scripts[ApiKey.LIST_OFFSETS] = told
         with (
             anyio.fail_after(10),
-            pytest.raises(PartialFailureError, match="Listing offsets failed for 2") as caught,
+            pytest.raises(KafkaTimeoutError, match="Listing offsets did not") as caught,
         ):
             await admin.list_offsets(wanted)
         assert len(caught.value.results) == 2
-        assert all(isinstance(error, KafkaTimeoutError) for error in caught.value.failures.values())
-        assert {*map(str, caught.value.results), *caught.value.failures} == set(map(str, wanted))
+        assert caught.value.results.keys() < wanted.keys()

@@ -744,6 +744,7 @@ async def test_checkpoints_are_read_ahead_as_far_as_there_is_room(tmp_path: Path
             memory_of(gateway).ledger.relieve()
         assert held(gateway, "checkpoints") == 0
         for number in range(200):
+            assert await wire.values("t", 0, number) == [b"x"]
             assert (await wire.offset("t", -1, number)).offset == 1
 
 
