@@ -30,7 +30,7 @@ SEEDS = len(POWER_SEAMS)
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_power_is_cut_at_every_step() -> None:
-    """What is rare, one seed in six or so, may come a little later: which seed has it is another one in each process."""
+    """What is rare, one seed in six or so, may come later: which seed has it is another one in each process."""
     rare = ("cut amid a start", "zombie", "aborted", "offsets seen", "KafkaTimeoutError")
     counts: Counter[str] = Counter()
     for seed in range(4 * SEEDS):
