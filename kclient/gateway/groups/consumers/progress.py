@@ -107,7 +107,7 @@ class GroupProgress:
         """When the next target may be worked out."""
         self._emptied = False
         self._seen = -1
-        """The changes of topics that have been looked at."""
+        """The changes of topics that have been looked at; -1 before anybody has, as after a restart."""
         self._version = 0
         """The version of what members read that has been looked at."""
 
@@ -184,8 +184,13 @@ class GroupProgress:
         return self._want_target(now) + self._settle()
 
     def _want_target(self, now: float) -> list[Action]:
-        """Have the next target worked out, if there has to be one and it is time for it."""
+        """Have the next target worked out, if there has to be one and it is time for it.
+
+        While nobody has looked at the topics, there is none to work out: the first heartbeat does so, and asks again.
+        """
         if self.group_epoch <= self.assignment_epoch or self._job is not None or not len(self.members):
+            return []
+        if self._seen < 0:
             return []
         if now < self._next_target:
             self._timers.schedule((_TARGET, ""), self._next_target)
