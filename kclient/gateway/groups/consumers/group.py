@@ -176,7 +176,11 @@ class AssignedGroup(GroupProgress):
         if known is None:
             if not joins:
                 raise UnknownMemberIdError(f"nobody has the group.instance.id {beat.instance_id[:300]}")
-            return None
+            member = self.members.get(beat.member_id)
+            if member is not None:
+                self.members.name(member, beat.instance_id)
+                self._rows.change(member.member_id)
+            return member
         if not joins:
             _check_instance(known, beat)
             return known
@@ -187,6 +191,11 @@ class AssignedGroup(GroupProgress):
                 f"the group.instance.id {beat.instance_id[:300]} is in use by the member {known.member_id[:300]}"
             )
         logger.info("group %s: static member %s is back as %s", self.group_id, beat.instance_id, beat.member_id)
+        other = self.members.get(beat.member_id)
+        if other is not None:  # it was in the group as another member, and is that one no more
+            self.members.remove(other)
+            self._forget(other.member_id)
+            self._bump(f"{beat.member_id} is another member")
         return self._replace(known, beat.member_id)
 
     def _update(self, member: ConsumerMember, beat: Beat) -> bool:

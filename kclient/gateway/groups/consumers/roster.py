@@ -108,6 +108,14 @@ class ConsumerRoster:
         self.prefer(member, member.assignor, None)
         self.hold(member, ())
 
+    def name(self, member: ConsumerMember, instance_id: str) -> None:
+        """A member has another `group.instance.id` from now on, which nobody has."""
+        if member.instance_id is not None and self._static.get(member.instance_id) == member.member_id:
+            del self._static[member.instance_id]
+        member.instance_id = instance_id
+        self._static[instance_id] = member.member_id
+        self.measure(member)
+
     def remove(self, member: ConsumerMember) -> None:
         """A member is in it no more: what it had is free."""
         member_id = member.member_id
