@@ -147,7 +147,10 @@ def _beat_of(request: ConsumerGroupHeartbeatRequest, context: RequestContext) ->
     names = request.subscribed_topic_names
     owned: dict[bytes, frozenset[int]] | None = None
     if request.topic_partitions is not None:
-        owned = {each.topic_id: frozenset(each.partitions) for each in request.topic_partitions}
+        held: dict[bytes, set[int]] = {}
+        for each in request.topic_partitions:  # which may name a topic in several places
+            held.setdefault(each.topic_id, set()).update(each.partitions)
+        owned = {topic_id: frozenset(numbers) for topic_id, numbers in held.items()}
     return Beat(
         request.member_id or str(uuid.uuid4()),
         request.member_epoch,

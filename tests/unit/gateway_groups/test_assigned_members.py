@@ -332,3 +332,18 @@ async def test_a_thousand_members_on_a_thousand_partitions(store: str) -> None:
             while group.snapshot().assignment_epoch == epoch:
                 await anyio.sleep(0.01)
         assert time.perf_counter() - began < 5.0  # the interval is one second, and machines are slow at times
+
+
+async def test_a_topic_that_a_heartbeat_names_in_several_places(store: str) -> None:
+    """What is in any of them has not been given up."""
+    async with coordinator(store, group_consumer_assignment_interval_ms=0) as box:
+        await join(box, "m1")
+        await join(box, "m2")
+        told = assigned(await box.ask(beat("m1", 1, {b"a" * 16: list(range(10))}))) or {}
+        assert len(told[b"a" * 16]) == 5
+        owned = [
+            ConsumerGroupHeartbeatRequestTopicPartitions(topic_id=b"a" * 16, partitions=numbers)
+            for numbers in (sorted(set(range(10)) - {*told[b"a" * 16]}), told[b"a" * 16])
+        ]
+        await box.ask(beat("m1", 1, topic_partitions=owned))
+        assert assigned(await box.ask(beat("m2", 2, {}))) is None  # m1 still has them all
