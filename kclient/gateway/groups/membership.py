@@ -163,7 +163,11 @@ class ClassicMembership:
         error, managed, group = self._find(group_id)
         mixed = self._assigned.mixed(group_id)
         if mixed is not None:
-            return ErrorCode.NONE, self._assigned.leave(*mixed, leaving)
+            left = self._assigned.leave(*mixed, leaving)
+            if len(left) == len(leaving):
+                return ErrorCode.NONE, left
+            error, more = self.leave(group_id, leaving[len(left) :])  # of the classic group that it is by now
+            return error, [*left, *more]
         if managed is None or group is None:
             if error is ErrorCode.UNKNOWN_MEMBER_ID:
                 return ErrorCode.NONE, [error] * len(leaving)

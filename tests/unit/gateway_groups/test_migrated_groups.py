@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
+import anyio
+import anyio.lowlevel
 import pytest
 
 from kclient.errors import ErrorCode, GroupIdNotFoundError
@@ -244,3 +246,66 @@ async def test_static_members_change_over_one_by_one(store: str) -> None:
         assert [each.member_id for each in group.members] == ["new"]
         assert assigned(new) == {b"a" * 16: ALL}
         assert await old.heartbeat() == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+async def test_a_leader_has_given_a_partition_to_several_members(store: str) -> None:
+    """One of them has it; in the end each partition is somebody's."""
+    async with coordinator(store, group_consumer_assignment_interval_ms=0) as box:
+        first, second = Old(box), Old(box)
+        leader = (await first.join()).leader
+        assert leader == first.member_id
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(second.join)
+            while await first.heartbeat() != ErrorCode.REBALANCE_IN_PROGRESS:
+                await anyio.lowlevel.checkpoint()
+            await first.join()
+        same = [
+            SyncGroupRequestAssignment(member_id=each.member_id, assignment=assignment(0, 1, 2))
+            for each in (first, second)
+        ]
+        assert await first.sync(assignments=same) == await second.sync() == 0
+        assert first.owned == second.owned == [0, 1, 2]
+        answer = await box.ask(joining("new"))
+        owned = (assigned(answer) or {}).get(b"a" * 16, [])
+        for _ in range(4):
+            await first.catch_up()
+            await second.catch_up()
+            answer = await box.ask(beat("new", answer.member_epoch, {b"a" * 16: owned}))
+            owned = (assigned(answer) or {b"a" * 16: owned}).get(b"a" * 16, [])
+        assert sorted([*first.owned, *second.owned, *owned]) == ALL
+
+
+async def test_an_assignment_that_is_asked_for_right_after_a_restart(store: str) -> None:
+    async with coordinator(store, group_consumer_assignment_interval_ms=0) as box:
+        await box.ask(joining("new"))
+        old = Old(box)
+        assert (await old.join()).error_code == 0
+        assert await old.sync() == 0
+        await box.ask(beat("new", 1, {b"a" * 16: [0, 1, 2, 3, 4]}))
+        await box.ask(beat("new", 1, {b"a" * 16: [0, 1, 2, 3, 4]}))
+        assert await old.heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS
+        assert (await old.join()).error_code == 0
+        await box.groups.aclose()
+        box.renew()
+        await box.groups.start()
+        if await old.sync() == ErrorCode.REBALANCE_IN_PROGRESS:
+            await old.join()
+            assert await old.sync() == 0
+        await old.catch_up()
+        assert old.owned == [5, 6, 7, 8, 9]
+
+
+@pytest.mark.parametrize("together", [False, True])
+async def test_an_administrator_removes_the_last_member_of_the_new_protocol_and_others(
+    store: str, together: bool
+) -> None:
+    """With the first one the group becomes a classic one, from which the next one is removed."""
+    async with coordinator(store, group_consumer_assignment_interval_ms=0) as box:
+        await box.ask(joining("new"))
+        old = Old(box)
+        assert (await old.join()).error_code == 0
+        for names in ([["new", old.member_id]] if together else [["new"], [old.member_id]]):
+            members = [LeaveGroupRequestMember(member_id=each) for each in names]
+            answer = await box.ask(LeaveGroupRequest(group_id="g", members=members))
+            assert [each.error_code for each in answer.members] == [0] * len(names)
+        assert await kind(box) == ("classic", "Empty")

@@ -179,9 +179,14 @@ class AssignedMembership:
         return error
 
     def leave(self, managed: ManagedGroup, group: MixedGroup, leaving: Sequence[Leave]) -> list[ErrorCode]:
-        """A LeaveGroup request for members of a consumer group, of theirs or of an administrator."""
+        """A LeaveGroup request for members of a consumer group, of theirs or of an administrator.
+
+        It ends with the last member of the new protocol where the rest is a classic group from then on.
+        """
         errors: list[ErrorCode] = []
         for leave in leaving:
+            if managed.group is not group:
+                break
             error, actions = group.expel(leave.member_id, leave.instance_id, self._clock.now())
             errors.append(error)
             self._table.perform(managed, actions)

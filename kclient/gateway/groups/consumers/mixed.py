@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from kclient.errors import ErrorCode, ProtocolError
 from kclient.gateway.groups.consumers.group import MOST_TOPICS, AssignedGroup
@@ -84,11 +84,10 @@ class MixedGroup(AssignedGroup):
                 assignment = decode_embedded(ConsumerProtocolAssignment, known.assignment)
                 if assignment.user_data:
                     raise ValueError("its assignor tells members more than their partitions")
-                told = {each.topic: each.partitions for each in assignment.assigned_partitions}
-                member.target = _by_id(told, topics)
+                told = _by_id(assignment.assigned_partitions, topics)
+                member.target = self._free_of(told)  # its leader may give one to several members
                 member.assigned = {
-                    topic: dict.fromkeys((n for n in numbers if self.members.is_free(topic, n)), epoch)
-                    for topic, numbers in member.target.items()
+                    topic: dict.fromkeys(sorted(numbers), epoch) for topic, numbers in member.target.items()
                 }
             self.members.add(member)
             self._rows.change(member.member_id)
@@ -96,6 +95,11 @@ class MixedGroup(AssignedGroup):
             self._note_lag(member)
         self._rows.change_group()
         self.members.refresh(topics)
+
+    def _free_of(self, told: Partitions) -> Partitions:
+        """Those partitions that nobody has."""
+        free = {topic: frozenset(n for n in numbers if self.members.is_free(topic, n)) for topic, numbers in told.items()}
+        return {topic: numbers for topic, numbers in free.items() if numbers}
 
     # To a classic group
 
@@ -167,7 +171,7 @@ class MixedGroup(AssignedGroup):
         self._heard(member, now)
         self._timers.cancel((JOIN, member_id))
         self._timers.schedule((SYNC, member_id), now + max(join.rebalance_timeout_ms, 0) / 1000)
-        owned = _by_id({each.topic: each.partitions for each in subscription.owned_partitions}, topics)
+        owned = _by_id(subscription.owned_partitions, topics)
         respond = partial(self._answer_join, owned, token)
         waiting = WaitingMember(member_id, respond, partial(_refuse_join, token, member_id))
         return self._respond_or_wait(waiting, member, now) + self._settle()
@@ -237,7 +241,7 @@ class MixedGroup(AssignedGroup):
             protocol = member.classic.protocols[0][0]
             if sync.protocol_type not in (None, _CONSUMER) or sync.protocol_name not in (None, protocol):
                 error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-            elif self._is_behind(member):
+            elif self._is_behind(member) or self._seen < 0:  # or the names of its topics are not known yet
                 self._expect(member, now)
                 error = ErrorCode.REBALANCE_IN_PROGRESS
             else:
@@ -312,14 +316,22 @@ def _named(held: Held, names: Mapping[bytes, str]) -> list[ConsumerProtocolAssig
     ]
 
 
-def _by_id(told: Mapping[str, list[int]], topics: CoordinatedTopics) -> Partitions:
-    found: dict[bytes, frozenset[int]] = {}
-    for name, numbers in told.items():
-        record = topics.get(name)
-        there = frozenset() if record is None else frozenset(n for n in numbers if 0 <= n < record.partitions)
+class _Named(Protocol):
+    """Partitions of a topic by its name, as members are told them and tell of them."""
+
+    topic: str
+    partitions: list[int]
+
+
+def _by_id(told: Iterable[_Named], topics: CoordinatedTopics) -> Partitions:
+    """Partitions of topics that are there; a topic may be named in several places."""
+    found: dict[bytes, set[int]] = {}
+    for each in told:
+        record = topics.get(each.topic)
+        there = () if record is None else [n for n in each.partitions if 0 <= n < record.partitions]
         if record is not None and there:
-            found[record.topic_id] = there
-    return found
+            found.setdefault(record.topic_id, set()).update(there)
+    return {topic: frozenset(numbers) for topic, numbers in found.items()}
 
 
 def _refuse_join(token: Token, member_id: str, error: ErrorCode, _message: str | None) -> Reply:
