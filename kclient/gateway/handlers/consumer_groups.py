@@ -92,16 +92,20 @@ class ConsumerGroupHeartbeatHandler(Handler):
                 raise TopicAuthorizationError(f"{client.principal} may not DESCRIBE the topic {name[:300]}")
             if count % FEW == 0:
                 yield 100 * FEW
-        resolved: dict[str, frozenset[str]] = {}
-        for text in self._groups.unresolved(request.group_id, request.subscribed_topic_regex):
-            pattern, names = LinearPattern(text), list[str]()
-            for count, name in enumerate(self._groups.topic_names, 1):
-                if (yield from pattern.steps(name)):
-                    names.append(name)
-                if count % FEW == 0:
-                    yield None
-            resolved[text] = frozenset(access.allowed(client, AclOperation.DESCRIBE, ResourceType.TOPIC, names))
-        return self._beat(request, context, resolved)
+        try:
+            resolved: dict[str, frozenset[str]] = {}
+            for text in self._groups.unresolved(request.group_id, request.subscribed_topic_regex):
+                pattern, names = LinearPattern(text), list[str]()
+                for count, name in enumerate(self._groups.topic_names, 1):
+                    if (yield from pattern.steps(name)):
+                        names.append(name)
+                    if count % FEW == 0:
+                        yield None
+                resolved[text] = frozenset(access.allowed(client, AclOperation.DESCRIBE, ResourceType.TOPIC, names))
+            return self._beat(request, context, resolved)
+        except BaseException:  # refused, or its client has gone: what it has found is in force nowhere
+            self._groups.look_up_again(request.group_id)
+            raise
 
     def _beat(
         self,

@@ -12,10 +12,12 @@ import pytest
 
 from kclient.errors import (
     ErrorCode,
+    FencedMemberEpochError,
     GroupIdNotFoundError,
     InvalidRegularExpressionError,
     InvalidRequestError,
     KafkaError,
+    UnknownMemberIdError,
     UnsupportedAssignorError,
 )
 from kclient.protocol.messages import (
@@ -347,3 +349,26 @@ async def test_a_topic_that_a_heartbeat_names_in_several_places(store: str) -> N
         ]
         await box.ask(beat("m1", 1, topic_partitions=owned))
         assert assigned(await box.ask(beat("m2", 2, {}))) is None  # m1 still has them all
+
+
+@pytest.mark.parametrize(
+    ("refused", "error"),
+    [
+        (joining("m2", [], subscribed_topic_regex="("), InvalidRegularExpressionError),
+        (beat("m2", 5), UnknownMemberIdError),
+        (beat("m1", 5), FencedMemberEpochError),
+    ],
+    ids=["pattern", "stranger", "epoch"],
+)
+async def test_patterns_are_looked_up_although_the_first_heartbeat_is_refused(
+    store: str, refused: Any, error: type[KafkaError]
+) -> None:
+    async with coordinator(store, group_consumer_assignment_interval_ms=0) as box:
+        answer = await join(box, "m1", topics=[], subscribed_topic_regex="x.*")
+        assert assigned(answer) == {}
+        box.topics.by_name["x1"] = FakeTopic("x1", b"x" * 16, 2)
+        box.topics.changes += 1
+        with pytest.raises(error):
+            await box.ask(refused)
+        answer = await box.ask(beat("m1", 1, {}))
+        assert assigned(answer) == {b"x" * 16: [0, 1]}

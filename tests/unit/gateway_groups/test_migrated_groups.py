@@ -304,7 +304,7 @@ async def test_an_administrator_removes_the_last_member_of_the_new_protocol_and_
         await box.ask(joining("new"))
         old = Old(box)
         assert (await old.join()).error_code == 0
-        for names in ([["new", old.member_id]] if together else [["new"], [old.member_id]]):
+        for names in [["new", old.member_id]] if together else [["new"], [old.member_id]]:
             members = [LeaveGroupRequestMember(member_id=each) for each in names]
             answer = await box.ask(LeaveGroupRequest(group_id="g", members=members))
             assert [each.error_code for each in answer.members] == [0] * len(names)

@@ -220,6 +220,12 @@ class AssignedMembership:
             found.append(pattern)
         return found
 
+    def look_up_again(self, group_id: str) -> None:
+        """Who was to look patterns up brings nothing: the next heartbeat does it."""
+        members = self._members(group_id)
+        if members is not None:
+            members.resolved_at = -1
+
     def _members(self, group_id: str) -> ConsumerRoster | None:
         managed = self._table.groups.get(group_id)
         group = None if managed is None else managed.group

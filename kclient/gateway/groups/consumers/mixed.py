@@ -98,7 +98,9 @@ class MixedGroup(AssignedGroup):
 
     def _free_of(self, told: Partitions) -> Partitions:
         """Those partitions that nobody has."""
-        free = {topic: frozenset(n for n in numbers if self.members.is_free(topic, n)) for topic, numbers in told.items()}
+        free = {
+            topic: frozenset(n for n in numbers if self.members.is_free(topic, n)) for topic, numbers in told.items()
+        }
         return {topic: numbers for topic, numbers in free.items() if numbers}
 
     # To a classic group
