@@ -65,6 +65,9 @@ class AssignedBox:
         self.hold = False
         """Stores wait for `finish_stores`."""
         self.held: list[StoreRows] = []
+        self.slow = False
+        """Targets wait for `finish_work`."""
+        self.working: list[WorkOut] = []
         self.group = AssignedGroup("g", self.settings)
         self.epochs: dict[str, int] = {}
         self.owned: dict[str, dict[bytes, list[int]]] = {}
@@ -76,12 +79,19 @@ class AssignedBox:
                 assert action.token not in self.replies, "a request was answered twice"
                 assert isinstance(action.result, BeatResult)
                 self.replies[action.token] = action.result
+            elif isinstance(action, WorkOut) and self.slow:
+                self.working.append(action)
             elif isinstance(action, WorkOut):
                 self.run(action.done(action.work(), self.now))
             elif isinstance(action, StoreRows):
                 self.held.append(action)
         if not self.hold:
             self.finish_stores()
+
+    def finish_work(self) -> None:
+        while self.working:
+            work = self.working.pop(0)
+            self.run(work.done(work.work(), self.now))
 
     def finish_stores(self, error: ErrorCode = ErrorCode.NONE) -> None:
         while self.held:

@@ -1,4 +1,4 @@
-"""Consumer groups (KIP-848) where things come at a bad moment: right after a restart, twice, too late, under other names."""
+"""Consumer groups (KIP-848) where things come at a bad moment: after a restart, too late, under other names."""
 
 from __future__ import annotations
 
@@ -69,3 +69,30 @@ def test_a_member_comes_back_as_another_one_that_is_away() -> None:
     box.settle("m2")
     assert box.has("m2") == {"a": [0, 1, 2, 3]}
     assert len(box.group.members) == 1
+
+
+def test_a_heartbeat_that_waited_for_a_target_is_old_news() -> None:
+    """Its member came again on another connection, and got something: it has not given that up before."""
+    box = AssignedBox(topics={"a": 4, "b": 4})
+    box.join("m1")
+    box.advance(1)
+    box.join("m2")
+    box.beat("m1")
+    assert box.has("m1") == {"a": [0, 1]}
+    box.advance(1.5)
+    box.slow = True
+    old = box.send("m2", box.epochs["m2"], topics=["a", "b"], owned={})
+    assert old not in box.replies
+    box.beat("m1")
+    box.beat("m2")
+    assert box.has("m2") == {"a": [2, 3]}
+    box.slow = False
+    box.finish_work()
+    assert box.told("m2", old).assigned == {}
+    box.owned["m2"] = {box.topics.by_name["a"].topic_id: [2, 3]}  # until it has given them up
+    box.beat("m2")
+    box.beat("m1")
+    assert box.has("m1") == {"a": [0, 1]}
+    box.owned["m2"] = {}
+    box.settle("m1", "m2")
+    assert (box.has("m1"), box.has("m2")) == ({"a": [0, 1, 2, 3]}, {"b": [0, 1, 2, 3]})

@@ -120,12 +120,17 @@ class AssignedGroup(GroupProgress):
         return self._respond_or_wait(waiting, member, now) + self._settle()
 
     def _answer(self, beat: Beat, token: Token, before: Held, member: ConsumerMember, now: float) -> list[Action]:
-        """Take a member a step further, and tell it."""
-        self._advance_member(member, beat.owned, now)
+        """Take a member a step further, and tell it.
+
+        If it has got something else while this waited, what it said before that is no word on it, and the next answer
+        tells it all of that once more: this one may come to nobody.
+        """
+        late = member.assigned is not before
+        self._advance_member(member, None if late else beat.owned, now)
         assigned = None
-        if beat.is_full or member.untold or member.assigned != before:
+        if late or beat.is_full or member.untold or member.assigned != before:
             assigned = numbers_of(member.assigned)
-            member.untold = False
+            member.untold = late
         return self._when_stored(
             member, Reply(token, BeatResult(ErrorCode.NONE, member.member_id, member.epoch, assigned))
         )

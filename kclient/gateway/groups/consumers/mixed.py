@@ -174,7 +174,7 @@ class MixedGroup(AssignedGroup):
         self._timers.cancel((JOIN, member_id))
         self._timers.schedule((SYNC, member_id), now + max(join.rebalance_timeout_ms, 0) / 1000)
         owned = _by_id(subscription.owned_partitions, topics)
-        respond = partial(self._answer_join, owned, token)
+        respond = partial(self._answer_join, owned, member.assigned, token)
         waiting = WaitingMember(member_id, respond, partial(_refuse_join, token, member_id))
         return self._respond_or_wait(waiting, member, now) + self._settle()
 
@@ -228,8 +228,10 @@ class MixedGroup(AssignedGroup):
         self._rows.change(member.member_id)
         return True
 
-    def _answer_join(self, owned: Partitions, token: Token, member: ConsumerMember, now: float) -> list[Action]:
-        self._advance_member(member, owned, now)
+    def _answer_join(
+        self, owned: Partitions, before: Held, token: Token, member: ConsumerMember, now: float
+    ) -> list[Action]:
+        self._advance_member(member, owned if member.assigned is before else None, now)
         protocol = None if member.classic is None else member.classic.protocols[0][0]
         result = JoinResult(ErrorCode.NONE, member.member_id, member.epoch, _CONSUMER, protocol)
         return self._when_stored(member, Reply(token, result))
