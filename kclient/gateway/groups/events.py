@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -135,7 +136,7 @@ class Beat:
     topics: tuple[str, ...] | None = None
     pattern: str | None = None
     assignor: str | None = None
-    owned: Mapping[bytes, frozenset[int]] | None = None
+    owned: Mapping[bytes, AbstractSet[int]] | None = None
     """The partitions that the member has, by topic id."""
 
     @property

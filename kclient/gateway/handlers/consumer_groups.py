@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, ClassVar, Final, cast
 
 from kclient.acls import AclOperation, ResourceType
@@ -35,6 +36,7 @@ from kclient.protocol.messages.consumer_groups import (
     ConsumerGroupDescribeResponseMember,
     ConsumerGroupDescribeResponseTopicPartitions,
     ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatRequestTopicPartitions,
     ConsumerGroupHeartbeatResponse,
     ConsumerGroupHeartbeatResponseAssignment,
     ConsumerGroupHeartbeatResponseTopicPartitions,
@@ -55,6 +57,12 @@ _OWN_IDS: Final = 1
 _CLASSIC_PROTOCOL: Final = 0
 _CONSUMER_PROTOCOL: Final = 1
 """What ConsumerGroupDescribe calls members of these protocols."""
+_LONGEST_NAME: Final = 249
+"""Characters that the name of a topic may have."""
+_SLICE: Final = 4_096
+"""So many partitions are looked at before others have their turn."""
+_PER_TOPIC, _PER_PARTITION = 500, 80
+"""About how many bytes of memory a topic and a partition take that a member says it has."""
 _PER_MEMBER: Final = 1_000
 """About how many bytes of memory the row of a member takes."""
 
@@ -79,11 +87,7 @@ class ConsumerGroupHeartbeatHandler(Handler):
                 f"the feature {GROUP_VERSION} is off: raise it to 1, or set group.protocol=classic"
             )
         _check(request, context.api_version)
-        if request.subscribed_topic_names or self._groups.has_unresolved(
-            request.group_id, request.subscribed_topic_regex
-        ):
-            return cast("Begun", started(self._begin(request, context)))
-        return self._beat(request, context, None)
+        return cast("Begun", started(self._begin(request, context)))
 
     def _begin(self, request: ConsumerGroupHeartbeatRequest, context: RequestContext) -> Work:
         client, access = context.connection, self._access
@@ -92,9 +96,13 @@ class ConsumerGroupHeartbeatHandler(Handler):
                 raise TopicAuthorizationError(f"{client.principal} may not DESCRIBE the topic {name[:300]}")
             if count % FEW == 0:
                 yield 100 * FEW
+        owned = None
+        if request.topic_partitions is not None:
+            owned = yield from _owned(request.topic_partitions)
+        patterns = self._groups.unresolved(request.group_id, request.subscribed_topic_regex)
         try:
             resolved: dict[str, frozenset[str]] = {}
-            for text in self._groups.unresolved(request.group_id, request.subscribed_topic_regex):
+            for text in patterns:
                 pattern, names = LinearPattern(text), list[str]()
                 for count, name in enumerate(self._groups.topic_names, 1):
                     if (yield from pattern.steps(name)):
@@ -102,18 +110,11 @@ class ConsumerGroupHeartbeatHandler(Handler):
                     if count % FEW == 0:
                         yield None
                 resolved[text] = frozenset(access.allowed(client, AclOperation.DESCRIBE, ResourceType.TOPIC, names))
-            return self._beat(request, context, resolved)
+            parked = self._groups.heartbeat(request.group_id, _beat_of(request, context, owned), resolved)
         except BaseException:  # refused, or its client has gone: what it has found is in force nowhere
-            self._groups.look_up_again(request.group_id)
+            if patterns:
+                self._groups.look_up_again(request.group_id)
             raise
-
-    def _beat(
-        self,
-        request: ConsumerGroupHeartbeatRequest,
-        context: RequestContext,
-        resolved: Mapping[str, frozenset[str]] | None,
-    ) -> Begun:
-        parked = self._groups.heartbeat(request.group_id, _beat_of(request, context), resolved)
         interval_ms = self._groups.heartbeat_interval_ms(request.group_id)
         return when_done(parked, lambda result: _response(result, interval_ms))
 
@@ -140,6 +141,10 @@ def _check(request: ConsumerGroupHeartbeatRequest, version: int) -> None:
         raise InvalidRequestError(f"there is no member epoch {epoch}")
     if len(request.subscribed_topic_names or ()) > MOST_TOPICS:
         raise InvalidRequestError(f"a member reads {MOST_TOPICS} topics by their names at most: subscribe by a pattern")
+    if any(len(name) > _LONGEST_NAME for name in request.subscribed_topic_names or ()):
+        raise InvalidRequestError(
+            f"a name in subscribed_topic_names has more than the {_LONGEST_NAME} characters of one"
+        )
     if request.server_assignor is not None and request.server_assignor not in ASSIGNORS:
         raise UnsupportedAssignorError(
             f"there is no assignor {request.server_assignor[:300]}: set group.remote.assignor to one of "
@@ -147,14 +152,25 @@ def _check(request: ConsumerGroupHeartbeatRequest, version: int) -> None:
         )
 
 
-def _beat_of(request: ConsumerGroupHeartbeatRequest, context: RequestContext) -> Beat:
+def _owned(told: Sequence[ConsumerGroupHeartbeatRequestTopicPartitions]) -> Work:
+    """The partitions that a member says it has, by topic id; it may name a topic in several places."""
+    owned: dict[bytes, set[int]] = {}
+    for count, each in enumerate(told, 1):
+        numbers = owned.setdefault(each.topic_id, set())
+        for start in range(0, len(each.partitions), _SLICE):
+            some = each.partitions[start : start + _SLICE]
+            numbers.update(some)
+            if len(some) == _SLICE:
+                yield _PER_PARTITION * _SLICE
+        if count % FEW == 0:
+            yield _PER_TOPIC * FEW
+    return owned
+
+
+def _beat_of(
+    request: ConsumerGroupHeartbeatRequest, context: RequestContext, owned: Mapping[bytes, AbstractSet[int]] | None
+) -> Beat:
     names = request.subscribed_topic_names
-    owned: dict[bytes, frozenset[int]] | None = None
-    if request.topic_partitions is not None:
-        held: dict[bytes, set[int]] = {}
-        for each in request.topic_partitions:  # which may name a topic in several places
-            held.setdefault(each.topic_id, set()).update(each.partitions)
-        owned = {topic_id: frozenset(numbers) for topic_id, numbers in held.items()}
     return Beat(
         request.member_id or str(uuid.uuid4()),
         request.member_epoch,

@@ -5,12 +5,14 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import AsyncIterator
-from typing import Any
+from types import GeneratorType
+from typing import Any, cast
 
 import anyio
 import pytest
 
 from kclient.errors import (
+    CoordinatorLoadInProgressError,
     ErrorCode,
     FencedMemberEpochError,
     GroupIdNotFoundError,
@@ -20,6 +22,7 @@ from kclient.errors import (
     UnknownMemberIdError,
     UnsupportedAssignorError,
 )
+from kclient.gateway.contexts import RequestContext
 from kclient.protocol.messages import (
     DeleteGroupsRequest,
     DescribeGroupsRequest,
@@ -39,6 +42,7 @@ from kclient.protocol.messages.consumer_groups import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatRequestTopicPartitions,
 )
+from kclient.protocol.registry import ApiKey
 from tests.all_rows import scan_all
 from tests.unit.gateway_groups.harness import FakeTopic, Harness, committed, coordinator, fresh_name, reset
 
@@ -186,6 +190,7 @@ async def test_who_lists_and_describes_it(store: str) -> None:
         (beat("m", -2), 1, InvalidRequestError),
         (beat("m", -3), 1, InvalidRequestError),
         (joining("m", topics=[f"t{number}" for number in range(10_001)]), 1, InvalidRequestError),
+        (joining("m", topics=["t" * 250]), 1, InvalidRequestError),
         (joining("m", server_assignor="none"), 1, UnsupportedAssignorError),
         (joining("m", subscribed_topic_regex="(unclosed"), 1, InvalidRegularExpressionError),
         (beat("m", 1), 1, GroupIdNotFoundError),
@@ -372,3 +377,31 @@ async def test_patterns_are_looked_up_although_the_first_heartbeat_is_refused(
             await box.ask(refused)
         answer = await box.ask(beat("m1", 1, {}))
         assert assigned(answer) == {b"x" * 16: [0, 1]}
+
+
+async def test_a_heartbeat_of_very_many_partitions_is_worked_on_in_steps(store: str) -> None:
+    async with coordinator(store) as box:
+        await join(box, "m1")
+        many = {number.to_bytes(16, "big"): [0] for number in range(1_000)}
+        large = {b"a" * 16: list(range(100_000))}
+        for owned in (many, large):
+            context = RequestContext(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, 7, "c", box.connection, cast("Any", None))
+            work = box.table.handlers[ApiKey.CONSUMER_GROUP_HEARTBEAT].begin(beat("m1", 1, owned), context)
+            assert isinstance(work, GeneratorType)
+            assert len(list(zip(range(10), work, strict=False))) == 10
+
+
+async def test_a_member_that_reads_something_else_again_and_again_stays_within_the_memory(store: str) -> None:
+    async with coordinator(store, connections_max_memory_bytes=1 << 24) as box:
+        await join(box, "m1")
+
+        def reading(number: int) -> ConsumerGroupHeartbeatRequest:
+            names = [f"{number}-{each}-{'x' * 200}" for each in range(2_000)]
+            return beat("m1", 1, subscribed_topic_names=names)
+
+        assert (await box.ask(reading(0))).error_code == 0
+        with pytest.raises(CoordinatorLoadInProgressError):
+            for number in range(1, 18):
+                await box.ask(reading(number))
+        assert box.groups.table.groups["g"].group.size < 1 << 22
+        assert (await box.ask(beat("m1", 1))).error_code == 0

@@ -34,8 +34,7 @@ from kclient.gateway.groups.offsets import Expiry
 from kclient.gateway.rows.consumer_groups import CONSUMER
 
 if TYPE_CHECKING:
-    from kclient.gateway.groups.assignors.model import Partitions
-    from kclient.gateway.groups.consumers.member import Held
+    from kclient.gateway.groups.consumers.member import Held, Owned
     from kclient.gateway.groups.consumers.roster import CoordinatedTopics
     from kclient.gateway.groups.group import AskedTopics
     from kclient.gateway.groups.offsets import OffsetCommit
@@ -382,7 +381,7 @@ def _check_epoch(member: ConsumerMember, beat: Beat) -> None:
         )
 
 
-def _has_all(member: ConsumerMember, owned: Partitions | None) -> bool:
+def _has_all(member: ConsumerMember, owned: Owned | None) -> bool:
     """Whether all that a member says it has was assigned to it."""
     if owned is None:
         return False

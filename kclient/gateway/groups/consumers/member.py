@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from typing import Final, NamedTuple, TypeAlias
 
 from kclient.gateway.groups.assignors.model import NONE, Partitions
@@ -11,6 +12,8 @@ from kclient.gateway.groups.consumers.states import ReconcilingState
 
 Held: TypeAlias = Mapping[bytes, Mapping[int, int]]
 """Partitions of a member, by topic id and number, each with the member's epoch when it got it. Never changed."""
+Owned: TypeAlias = Mapping[bytes, AbstractSet[int]]
+"""Partitions that a member says it has, by topic id: there need not be such."""
 
 NOTHING: Final[Held] = {}
 JOINING: Final = 0

@@ -82,6 +82,9 @@ class AssignedMembership:
         group = self._joined(group_id, managed, beat) if joins else _of(group_id, managed)
         if managed is None:
             managed = table.groups[group_id]
+        grows = _more(group, beat)
+        if grows and not self._memory.admits_member(group_id, grows, new=False):
+            raise CoordinatorLoadInProgressError("there is no memory for more topics of members: it is tried again")
         parked: Parked[BeatResult] = Parked()
         try:
             actions = group.heartbeat(beat, parked, self._topics, self._clock.now(), resolved)
@@ -198,20 +201,15 @@ class AssignedMembership:
         settings = self.settings if managed is None else managed.group.settings
         return settings.group_consumer_heartbeat_interval_ms
 
-    def has_unresolved(self, group_id: str, pattern: str | None) -> bool:
-        """Whether patterns are to be looked up before a heartbeat, since they are new or topics have changed.
+    def unresolved(self, group_id: str, pattern: str | None) -> list[str]:
+        """The patterns to be looked up before a heartbeat, since they are new or topics have changed.
+
+        Who asks looks them up, and brings what they stand for with the heartbeat; else `look_up_again` is called.
 
         Args:
             group_id: The group.
             pattern: The one that the heartbeat brings along.
         """
-        members = self._members(group_id)
-        if members is not None and members.resolved_at != self._topics.changes and members.patterns:
-            return True
-        return bool(pattern) and (members is None or pattern not in members.resolved)
-
-    def unresolved(self, group_id: str, pattern: str | None) -> list[str]:
-        """These patterns: who asks looks them up, and brings what they stand for with the heartbeat."""
         members, found = self._members(group_id), list[str]()
         if members is not None and members.resolved_at != self._topics.changes:
             members.resolved_at = self._topics.changes
@@ -235,6 +233,20 @@ class AssignedMembership:
     def topic_names(self) -> list[str]:
         """The names of all topics; not to be changed."""
         return self._topics.names()
+
+
+def _more(group: AssignedGroup, beat: Beat) -> int:
+    """How many bytes of memory more a member may take that is in the group, since it reads something else now."""
+    member = group.members.get(beat.member_id)
+    if member is None:
+        return 0
+    topics, pattern = member.subscription
+    size = 0
+    if beat.topics is not None and beat.topics != topics:
+        size += sum(map(sys.getsizeof, beat.topics))
+    if beat.pattern is not None and beat.pattern != pattern:
+        size += sys.getsizeof(beat.pattern)
+    return size
 
 
 def _of(group_id: str, managed: ManagedGroup | None) -> AssignedGroup:

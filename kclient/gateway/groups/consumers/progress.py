@@ -19,6 +19,7 @@ from kclient.gateway.groups.consumers.member import (
     ClassicSide,
     ConsumerMember,
     MemberSubscription,
+    Owned,
 )
 from kclient.gateway.groups.consumers.reconciling import reconcile
 from kclient.gateway.groups.consumers.roster import ConsumerRoster
@@ -243,7 +244,7 @@ class GroupProgress:
         self._rows.answer(reply)
         return []
 
-    def _advance_member(self, member: ConsumerMember, owned: Partitions | None, now: float) -> None:
+    def _advance_member(self, member: ConsumerMember, owned: Owned | None, now: float) -> None:
         members = self.members
         if member.member_id not in members.lagging and member.checked == members.version:
             return

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Container
 from typing import TYPE_CHECKING
 
-from kclient.gateway.groups.assignors.model import Partitions
 from kclient.gateway.groups.consumers.states import RECONCILING_TABLE, ReconcilingEvent, ReconcilingState
 from kclient.state_tables import next_state
 
 if TYPE_CHECKING:
-    from kclient.gateway.groups.consumers.member import ConsumerMember, Held
+    from kclient.gateway.groups.consumers.member import ConsumerMember, Held, Owned
 
 
 def reconcile(
@@ -18,7 +17,7 @@ def reconcile(
     target_epoch: int,
     reads: Container[bytes],
     is_free: Callable[[bytes, int], bool],
-    owned: Partitions | None,
+    owned: Owned | None,
 ) -> bool:
     """Take a member a step towards its target; whether anything of it has changed.
 
@@ -53,7 +52,7 @@ def _step(
     target_epoch: int,
     reads: Container[bytes],
     is_free: Callable[[bytes, int], bool],
-    owned: Partitions | None,
+    owned: Owned | None,
 ) -> bool:
     kept: dict[bytes, dict[int, int]] = {}
     revoking: dict[bytes, dict[int, int]] = {}
@@ -86,8 +85,8 @@ def _move(member: ConsumerMember, event: ReconcilingEvent, epoch: int, assigned:
     member.assigned, member.revoking = assigned, revoking
 
 
-def _owns(owned: Partitions | None, held: Held) -> bool:
+def _owns(owned: Owned | None, held: Held) -> bool:
     """Whether a member still has some of these; who says nothing may."""
     if owned is None:
         return True
-    return any(not numbers.isdisjoint(held.get(topic, ())) for topic, numbers in owned.items())
+    return any(not numbers.keys().isdisjoint(owned.get(topic, ())) for topic, numbers in held.items())
