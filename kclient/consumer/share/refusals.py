@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from kclient.errors import (
     ErrorCode,
+    InvalidRecordStateError,
     KafkaError,
     MaxPollExceededError,
     ShareSessionNotFoundError,
@@ -71,6 +72,14 @@ def session_lost(node_id: int, cause: KafkaError | None) -> ShareSessionNotFound
     )
     error.__cause__ = cause
     return error
+
+
+def not_answered(node_id: int, tp: TopicPartition) -> InvalidRecordStateError:
+    """The broker has answered, and left out a partition of which it was told something."""
+    return InvalidRecordStateError(
+        f"{tp}: the answer of node {node_id} does not say what became of the acknowledgement, so it counts as refused: "
+        "the records may be delivered again, to this consumer or another"
+    )
 
 
 _REMEDIES: dict[int, str] = {

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from kclient.consumer.share.acquired import Acknowledgement, Acquired
 from kclient.consumer.share.model import AcknowledgeType, SharePartition
-from kclient.consumer.share.refusals import fetch_refused, session_lost
+from kclient.consumer.share.refusals import fetch_refused, not_answered, session_lost
 from kclient.consumer.share.session import ShareSession
 from kclient.errors import ErrorCode, KafkaError, KafkaTimeoutError, error_for
 
@@ -279,8 +279,11 @@ class ShareSessions:
                     self._moved(request, place, answer, news)
         for one in request.told:
             partition = one.acquired.partition
-            code, message = answered.get((partition.topic_id, partition.partition), (0, None))
-            self._answered(session, one, code, message, now, news)
+            place = partition.topic_id, partition.partition
+            if place in answered:
+                self._answered(session, one, *answered[place], now, news)
+            else:
+                self._over(one, not_answered(request.node_id, partition.tp), now, news)
         if request.ends:
             self._lose_held(session, request.node_id, None, news)
 

@@ -1,0 +1,95 @@
+"""What a share consumer promises, beside brokers in memory that keep silent, hang, or refuse."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Awaitable
+from typing import Any
+
+import anyio
+import pytest
+
+from kclient.errors import InvalidRecordStateError, KafkaError
+from kclient.net.server import ServerConnection
+from kclient.protocol.message import ApiMessage
+from kclient.protocol.messages import (
+    ShareAcknowledgeResponse,
+    ShareFetchableTopicResponse,
+    ShareFetchResponse,
+    ShareFetchResponsePartitionData,
+)
+from kclient.protocol.registry import ApiKey
+from kclient.types import TopicPartition
+from tests.fake_kafka import FakeBroker
+from tests.fake_shares import SharingKafka
+from tests.unit.consumer.test_share_consumer import T0, poll, sharing
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
+
+Told = list[tuple[dict[TopicPartition, set[int]], KafkaError | None]]
+
+
+class OddKafka(SharingKafka):
+    """One whose brokers do not answer all that is asked."""
+
+    def __init__(self, topics: dict[str, int] | None = None, brokers: int = 1) -> None:
+        super().__init__(topics, brokers)
+        self.mute = False
+        """Whether answers to acknowledgements leave out what became of them."""
+        self.withheld: dict[ApiKey, set[int]] = defaultdict(set)
+        """Which brokers do not answer what, until `resumed`."""
+        self.resumed = anyio.Event()
+        self.partition_code = 0
+        """What fetches are answered with for each partition."""
+        self.share_fetches = 0
+
+    def answer(
+        self, broker: FakeBroker, key: ApiKey, version: int, request: Any, connection: ServerConnection
+    ) -> ApiMessage | Awaitable[ApiMessage | None] | None:
+        if broker.node_id in self.withheld[key]:
+            return self._later(broker, key, version, request, connection)
+        self.share_fetches += key is ApiKey.SHARE_FETCH
+        answer = super().answer(broker, key, version, request, connection)
+        if isinstance(answer, ShareAcknowledgeResponse) and self.mute:
+            answer.responses = []
+        return answer
+
+    async def _later(
+        self, broker: FakeBroker, key: ApiKey, version: int, request: Any, connection: ServerConnection
+    ) -> ApiMessage | None:
+        await self.resumed.wait()
+        answer = super().answer(broker, key, version, request, connection)
+        return await answer if isinstance(answer, Awaitable) else answer
+
+    async def _share_fetch(self, broker: FakeBroker, request: Any) -> ShareFetchResponse:
+        if not self.partition_code:
+            return await super()._share_fetch(broker, request)
+        found = [
+            ShareFetchableTopicResponse(
+                topic_id=topic_id,
+                partitions=[ShareFetchResponsePartitionData(partition_index=number, error_code=self.partition_code)],
+            )
+            for topic_id, number in sorted(
+                {(bytes(topic.topic_id), each.partition_index) for topic in request.topics for each in topic.partitions}
+                | self.shared[broker.node_id, request.member_id]
+            )
+        ]
+        assert not self._session(broker, request)
+        self.shared[broker.node_id, request.member_id] |= {
+            (bytes(each.topic_id), each.partitions[0].partition_index) for each in found
+        }
+        return ShareFetchResponse(acquisition_lock_timeout_ms=self.lock_ms, responses=found)
+
+
+async def test_an_acknowledgement_that_the_answer_leaves_out_is_not_told_success() -> None:
+    told: Told = []
+    async with OddKafka() as kafka, sharing(kafka) as consumer:
+        consumer.set_acknowledgement_commit_callback(lambda offsets, error: told.append((offsets, error)))
+        kafka.fill("t", 0, 2)
+        for record in await poll(consumer):
+            consumer.acknowledge(record)
+        kafka.mute = True
+        [error] = (await consumer.commit()).values()
+        assert isinstance(error, InvalidRecordStateError)
+        assert "does not say what became of the acknowledgement" in str(error)
+        assert told == [({T0: {0, 1}}, error)]
