@@ -196,6 +196,14 @@ class Acquired:
             self.renewed.clear()
             self.position = self.end
 
+    def drop(self) -> None:
+        """The user has given all of it up: nothing is handed out, and nothing more is to be said of it."""
+        self.pending.clear()
+        self.renewing.clear()
+        self.renewed.clear()
+        self._chosen.clear()
+        self.position = self.end
+
     def renewal_over(self, offsets: Iterable[int], expires: float | None) -> None:
         """The broker has answered a renewal.
 

@@ -49,14 +49,21 @@ class Hand:
             if acquired.node_id == node_id and partition in {None, acquired.partition}:
                 acquired.lose(error)
 
+    def drop(self) -> None:
+        """The user has none of them any more; what was sent is answered all the same."""
+        for acquired in self.all():
+            acquired.drop()
+        self.forget_settled()
+
     # ------------------------------------------------------------------ what the user says
 
     def acknowledge(self, offsets: Iterable[tuple[TopicPartition, int]], kind: AcknowledgeType) -> None:
         """Of these the user says what became of them.
 
         Raises:
-            IllegalStateError: One is not in the user's hand: it was never handed out, or was acknowledged and sent. Or
-                what the next poll accepts by itself needs no acknowledgement. Those before it are acknowledged.
+            IllegalStateError: One is not in the user's hand: it was never handed out, was acknowledged and sent, or was
+                given up by `unsubscribe`. Or what the next poll accepts by itself needs no acknowledgement. Those
+                before it are acknowledged.
         """
         if not self.explicit:
             raise IllegalStateError(
@@ -66,8 +73,8 @@ class Hand:
         for tp, offset in offsets:
             if not any(acquired.choose(offset, kind) for acquired in self._held.get(tp, ())):
                 raise IllegalStateError(
-                    f"The record at offset {offset} of {tp} cannot be acknowledged: no poll returned it, or what "
-                    "became of it was told the broker before"
+                    f"The record at offset {offset} of {tp} cannot be acknowledged: no poll returned it, what became "
+                    "of it was told the broker before, or the consumer has unsubscribed since"
                 )
 
     def settle(self, *, polls: bool) -> None:

@@ -28,7 +28,8 @@ logger: logging.Logger = logging.getLogger("kclient.consumer.share")
 _POLL_INTERVAL = 1.0
 """Seconds for which records are iterated over without looking at anything else."""
 _LEAVE_PATIENCE = 1.0
-"""Seconds that `unsubscribe` waits for the brokers to know; then it goes on without."""
+"""Seconds that `unsubscribe` waits for the brokers to know; then it goes on without. `close` keeps so many of its own,
+or half of them, for leaving the group where a broker does not take the last acknowledgements."""
 
 
 class SharePolling:
@@ -96,6 +97,7 @@ class SharePolling:
             self._waits.take_wakeup()
             self._polled()
             yield from self._notices.run_callbacks()
+            self._check()  # a callback may have closed it
             taken = take()
             if not taken:
                 self._ask()  # also what was found to be no record is to be told
@@ -179,27 +181,36 @@ class SharePolling:
 
     # ------------------------------------------------------------------ leaving
 
-    def unsubscribe(self, reason: str = "the consumer unsubscribed", timeout: float = _LEAVE_PATIENCE) -> Script:
+    def unsubscribe(
+        self, reason: str = "the consumer unsubscribed", timeout: float = _LEAVE_PATIENCE, reserve: float = 0.0
+    ) -> Script:
         """Send what was said, have the brokers give back the rest, and leave the group.
 
         Nothing is accepted by itself: who leaves may have been interrupted amid the records that were returned last.
+
+        Args:
+            reason: Why, for the log.
+            timeout: Seconds to wait at most; then it goes on in the background.
+            reserve: So many of them are kept for leaving the group.
         """
         clock = self._readiness.clock
         deadline = clock() + timeout
         self._send(None, timeout)
         with self._lock:
             self._collector.drop()
+            self._hand.drop()
             self._sessions.end()
         self._wake()
         try:
             if timeout > 0 and self._running():
-                yield Await(self._until, (lambda: not self._sessions.busy, timeout, "Acknowledging the last records"))
+                told = (lambda: not self._sessions.busy, timeout - reserve, "Acknowledging the last records")
+                yield Await(self._until, told)
         finally:
             with self._lock:
                 self._member.leave(reason)
             self._wake()
         if self._member.leaving and self._running():
-            left = max(deadline - clock(), _LEAVE_PATIENCE if timeout else 0)
+            left = max(deadline - clock(), 0)
             yield Await(self._until, (lambda: not self._member.leaving, left, "Leaving the share group"))
         yield from self._notices.run_callbacks()
 
@@ -214,7 +225,8 @@ class SharePolling:
         """As `unsubscribe`, then end the tasks, and tell what is due: also of what this gives up."""
         try:
             if timeout > 0:
-                yield from self.unsubscribe("the consumer was closed", timeout)
+                reserve = min(_LEAVE_PATIENCE, timeout / 2)
+                yield from self.unsubscribe("the consumer was closed", timeout, reserve)
             else:
                 with self._lock:
                     self._member.leave("the consumer was closed")

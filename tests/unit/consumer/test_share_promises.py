@@ -9,7 +9,8 @@ from typing import Any
 import anyio
 import pytest
 
-from kclient.errors import InvalidRecordStateError, KafkaError
+from kclient import ShareConsumer
+from kclient.errors import ClosedError, IllegalStateError, InvalidRecordStateError, KafkaError
 from kclient.net.server import ServerConnection
 from kclient.protocol.message import ApiMessage
 from kclient.protocol.messages import (
@@ -22,7 +23,7 @@ from kclient.protocol.registry import ApiKey
 from kclient.types import TopicPartition
 from tests.fake_kafka import FakeBroker
 from tests.fake_shares import SharingKafka
-from tests.unit.consumer.test_share_consumer import T0, poll, sharing
+from tests.unit.consumer.test_share_consumer import T0, T1, poll, settings, sharing
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
 
@@ -93,3 +94,72 @@ async def test_an_acknowledgement_that_the_answer_leaves_out_is_not_told_success
         assert isinstance(error, InvalidRecordStateError)
         assert "does not say what became of the acknowledgement" in str(error)
         assert told == [({T0: {0, 1}}, error)]
+
+
+@pytest.mark.parametrize("explicit", [True, False])
+async def test_unsubscribing_gives_up_what_was_returned(explicit: bool) -> None:
+    told: Told = []
+    async with OddKafka() as kafka, sharing(kafka, explicit=explicit) as consumer:
+        consumer.set_acknowledgement_commit_callback(lambda offsets, error: told.append((offsets, error)))
+        kafka.fill("t", 0, 2)
+        records = await poll(consumer)
+        await consumer.unsubscribe()
+        if explicit:
+            with pytest.raises(IllegalStateError, match="the consumer has unsubscribed since"):
+                consumer.acknowledge(records[0])
+        consumer.subscribe("t")
+        assert [record.delivery_count for record in await poll(consumer)] == [2, 2]
+        assert told == []
+        assert not kafka.done[T0]
+
+
+@pytest.mark.parametrize("timeout", [0.0, 5.0])
+async def test_a_poll_amid_which_a_callback_closes_returns_nothing(timeout: float) -> None:
+    async with OddKafka() as kafka, sharing(kafka, explicit=False) as consumer:
+
+        async def close(offsets: dict[TopicPartition, set[int]], error: KafkaError | None) -> None:
+            await consumer.close(timeout)
+
+        consumer.set_acknowledgement_commit_callback(close)
+        kafka.fill("t", 0, 4)
+        with anyio.fail_after(20):
+            while not await consumer.poll(1.0, max_records=2):
+                pass
+            consumer.commit_async()
+            while consumer.metrics()["acknowledgements-send-total"] < 2:
+                await anyio.sleep(0.005)
+            with pytest.raises(ClosedError):
+                await consumer.poll(1.0)
+        assert kafka.done[T0] == {0, 1}
+
+
+@pytest.mark.parametrize("closes", [True, False])
+async def test_leaving_takes_no_longer_than_it_may_where_brokers_hang(closes: bool) -> None:
+    async with OddKafka() as kafka:
+        consumer = ShareConsumer("t", **settings(kafka, share_acknowledgement_mode="explicit"))
+        await consumer.start()
+        kafka.fill("t", 0, 1)
+        for record in await poll(consumer):
+            consumer.acknowledge(record)
+        for key in (ApiKey.SHARE_GROUP_HEARTBEAT, ApiKey.SHARE_FETCH, ApiKey.SHARE_ACKNOWLEDGE):
+            kafka.withheld[key] = {1}
+        begun = anyio.current_time()
+        await (consumer.close(1.0) if closes else consumer.unsubscribe())
+        assert anyio.current_time() - begun < 1.5
+        await consumer.close(0)
+        kafka.resumed.set()
+
+
+async def test_closing_leaves_the_group_though_a_broker_hangs() -> None:
+    async with OddKafka({"t": 2}, brokers=2) as kafka:
+        consumer = ShareConsumer("t", **settings(kafka, share_acknowledgement_mode="explicit"))
+        await consumer.start()
+        kafka.fill("t", 1, 1)
+        for record in await poll(consumer):
+            consumer.acknowledge(record)
+        kafka.withheld[ApiKey.SHARE_ACKNOWLEDGE] = {kafka.partitions[T1].leader}
+        begun = anyio.current_time()
+        await consumer.close(1.0)
+        assert anyio.current_time() - begun < 1.5
+        assert len(kafka.left) == 1
+        kafka.resumed.set()
