@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from kclient.consumer.share.model import GAP, AcknowledgeType
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from kclient.consumer.share.model import SharePartition
     from kclient.errors import KafkaError
@@ -147,10 +147,11 @@ class Acquired:
         self._chosen[offset] = kind
         return True
 
-    def accept_pending(self) -> None:
-        """All that the user has was processed."""
-        self._chosen.update(dict.fromkeys(self.pending, AcknowledgeType.ACCEPT))
-        self.pending.clear()
+    def accept_pending(self, but: Collection[int] = ()) -> None:
+        """All that the user has was processed, but those that a poll has taken and not returned yet."""
+        accepted = self.pending.difference(but)
+        self._chosen.update(dict.fromkeys(accepted, AcknowledgeType.ACCEPT))
+        self.pending -= accepted
 
     def take_chosen(self) -> dict[int, int]:
         """What is to be sent, by offset in their order."""

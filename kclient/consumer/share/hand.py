@@ -77,20 +77,24 @@ class Hand:
                     "of it was told the broker before, or the consumer has unsubscribed since"
                 )
 
-    def settle(self, *, polls: bool) -> None:
+    def settle(self, *, polls: bool, taken: Iterable[tuple[Acquired, list[int]]] = ()) -> None:
         """The user polls or commits: in implicit mode all that was returned was processed.
 
         Args:
             polls: Whether the next records are asked for.
+            taken: Offsets that a poll which is under way has taken, and not returned yet.
 
         Raises:
             IllegalStateError: In explicit mode, the next ones are asked for before all were acknowledged.
         """
+        awaited: dict[Acquired, set[int]] = {}
+        for acquired, offsets in taken:
+            awaited.setdefault(acquired, set()).update(offsets)
         for acquired in self.all():
             if not acquired.pending:
                 continue
             if not self.explicit:
-                acquired.accept_pending()
+                acquired.accept_pending(awaited.get(acquired, ()))
             elif polls:
                 raise IllegalStateError(
                     f"{len(acquired.pending)} records of {acquired.partition.tp} were not acknowledged, the first of "

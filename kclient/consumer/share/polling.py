@@ -170,7 +170,8 @@ class SharePolling:
     def _begin_commit(self, timeout: float) -> ShareCommit:
         commit = ShareCommit()
         with self._lock:
-            self._hand.settle(polls=False)
+            # another thread may poll meanwhile: its user has not got those yet
+            self._hand.settle(polls=False, taken=self._collector.taken or ())
         if self._send(commit, timeout):
             self._wake()
         return commit

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections import defaultdict
 from collections.abc import Awaitable
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import pytest
 
+import kclient
+import kclient.sync
 from kclient import ShareConsumer
 from kclient.errors import ClosedError, IllegalStateError, InvalidRecordStateError, KafkaError
 from kclient.net.server import ServerConnection
@@ -163,3 +168,40 @@ async def test_closing_leaves_the_group_though_a_broker_hangs() -> None:
         assert anyio.current_time() - begun < 1.5
         assert len(kafka.left) == 1
         kafka.resumed.set()
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
+async def test_a_commit_accepts_nothing_that_a_poll_of_another_thread_has_not_returned() -> None:
+    """A commit comes amid a poll, which is interrupted then: nobody has got what it had taken."""
+
+    def decoded(data: bytes) -> int:
+        records.append(data)
+        if len(records) == 3:  # those of one partition are taken, and those of the other one follow
+            thread = threading.Thread(target=consumer.commit_async)
+            thread.start()
+            thread.join(10)
+            raise KeyboardInterrupt
+        return int(data)
+
+    def work() -> None:
+        consumer.poll(0.0)
+        deadline = time.monotonic() + 20
+        while sum(map(len, kafka.held.values())) < 4 and time.monotonic() < deadline:
+            consumer.metrics()
+        with pytest.raises(KeyboardInterrupt):
+            while time.monotonic() < deadline:
+                consumer.poll(0.3)
+        found: list[kclient.ConsumerRecord] = []
+        while len(found) < 4 and time.monotonic() < deadline:
+            found += consumer.poll(0.3)
+        assert sorted((record.partition, record.offset) for record in found) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+    records: list[bytes] = []
+    async with OddKafka({"t": 2}, brokers=2) as kafka:
+        kafka.fill("t", 0, 2)
+        kafka.fill("t", 1, 2)
+        consumer = kclient.sync.ShareConsumer("t", **settings(kafka, value_deserializer=decoded))
+        try:
+            await anyio.to_thread.run_sync(work)
+        finally:
+            await anyio.to_thread.run_sync(consumer.close, 5)
