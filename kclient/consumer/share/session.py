@@ -82,7 +82,7 @@ class ShareSession:
         self.request: ShareRequest | None = None
         """The one that is under way."""
         self.retry_at: float = 0.0
-        """Nothing is sent before, but what ends the session."""
+        """Nothing is fetched before."""
         self.failures: int = 0
         self.served: int = 0
         """When it was last asked for records, counted in such requests."""
@@ -190,6 +190,11 @@ class ShareSession:
         self._epoch = 1 if self._epoch == _LAST_EPOCH else self._epoch + 1
         if request.fetches:
             self._partitions = request.partitions
+
+    def hold_back(self, failures: int, retry_at: float) -> None:
+        """The broker has refused all partitions, so many times in a row: none is fetched before `retry_at`."""
+        self.failures = failures
+        self.retry_at = retry_at
 
     def lose(self, retry_at: float) -> None:
         """The broker has no such session, or it is not certain that it has."""

@@ -263,20 +263,24 @@ class ShareSessions:
         if response.error_code:
             self._refused(session, request, response.error_code, response.error_message, now, news)
             return
-        number = session.number
+        number, failures = session.number, session.failures
         session.succeeded(request)
         if request.fetches:
             self.fetches += 1
+        refused = 0
         answered: dict[tuple[bytes, int], tuple[int, str | None]] = {}
         for topic_id, answer in _answers(response):
             place = topic_id, answer.partition_index
             if request.fetches:
                 answered[place] = answer.acknowledge_error_code, answer.acknowledge_error_message
                 self._take_in(session, number, request, place, answer, now, news)
+                refused += bool(answer.error_code)
             else:
                 answered[place] = answer.error_code, answer.error_message
                 if answer.error_code in _FINAL:
                     self._moved(request, place, answer, news)
+        if refused and refused >= len(request.partitions):  # so the broker did not wait for records either
+            session.hold_back(failures + 1, now + self.settings.retry_backoff.seconds(failures + 1))
         for one in request.told:
             partition = one.acquired.partition
             place = partition.topic_id, partition.partition

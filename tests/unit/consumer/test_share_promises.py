@@ -15,7 +15,7 @@ import pytest
 import kclient
 import kclient.sync
 from kclient import ShareConsumer
-from kclient.errors import ClosedError, IllegalStateError, InvalidRecordStateError, KafkaError
+from kclient.errors import ClosedError, ErrorCode, IllegalStateError, InvalidRecordStateError, KafkaError
 from kclient.net.server import ServerConnection
 from kclient.protocol.message import ApiMessage
 from kclient.protocol.messages import (
@@ -28,7 +28,7 @@ from kclient.protocol.registry import ApiKey
 from kclient.types import TopicPartition
 from tests.fake_kafka import FakeBroker
 from tests.fake_shares import SharingKafka
-from tests.unit.consumer.test_share_consumer import T0, T1, poll, settings, sharing
+from tests.unit.consumer.test_share_consumer import T0, T1, poll, settings, sharing, values
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
 
@@ -205,3 +205,21 @@ async def test_a_commit_accepts_nothing_that_a_poll_of_another_thread_has_not_re
             await anyio.to_thread.run_sync(work)
         finally:
             await anyio.to_thread.run_sync(consumer.close, 5)
+
+
+@pytest.mark.parametrize("code", [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.UNKNOWN_SERVER_ERROR])
+async def test_a_broker_that_refuses_all_partitions_is_asked_ever_less_often(code: ErrorCode) -> None:
+    async with OddKafka() as kafka, sharing(kafka, retry_backoff_ms=50, retry_backoff_max_ms=200) as consumer:
+        kafka.partition_code = code
+        kafka.fill("t", 0, 1)
+        assert not await consumer.poll(1.0)
+        assert 2 < kafka.share_fetches < 15
+        kafka.partition_code = 0
+        assert values(await poll(consumer)) == [0]
+        asked = kafka.share_fetches
+        for offset in range(1, 4):  # and then at once again
+            consumer.acknowledge_offset(T0, offset - 1)
+            kafka.fill("t", 0, 1)
+            assert [record.offset for record in await poll(consumer)] == [offset]
+        assert kafka.share_fetches > asked
+        consumer.acknowledge_offset(T0, 3)

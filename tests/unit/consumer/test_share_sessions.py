@@ -319,9 +319,15 @@ def test_what_the_user_has_to_be_told() -> None:
     bench.fetch(code=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     assert "a-0: Share group 'g'" in str(bench.news.error)
     bench.news.error = None
+    bench.sessions.wanted = True
+    assert bench.plan() == []  # all that it reads there was refused
+    assert bench.due == bench.now + 0.1
+    bench.now = bench.due
     bench.fetch(code=ErrorCode.KAFKA_STORAGE_ERROR)
     assert bench.news.error is None
-    bench.sessions.wanted = True
+    assert bench.plan() == []
+    assert bench.due == bench.now + 0.2
+    bench.now = bench.due
     request = bench.one()
     refused = ShareFetchResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
     bench.sessions.received(request, refused, bench.now, bench.news)
