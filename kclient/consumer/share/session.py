@@ -86,6 +86,8 @@ class ShareSession:
         self.failures: int = 0
         self.served: int = 0
         """When it was last asked for records, counted in such requests."""
+        self.overdue_at: float = 0.0
+        """When the fetch under way should have been answered."""
         self._settings = settings
         self._epoch = _BEGINS
         self._partitions: frozenset[SharePartition] = frozenset()

@@ -46,6 +46,9 @@ _PASSING = frozenset(
 )
 """Errors of a whole fetch that nobody has to be told of: the session begins anew."""
 
+_OVERDUE = 1.0
+"""Seconds beyond `fetch.max.wait.ms` after which others have their turn though a broker has not answered."""
+
 
 @dataclass(slots=True)
 class ShareNews:
@@ -197,7 +200,9 @@ class ShareSessions:
             return inf
         due = min((one.retry_at for one in session.waiting), default=inf)
         told = [one for one in session.waiting if one.retry_at <= now]
-        fetch = self.wanted and bool(wanted) and not self._limited(session)
+        fetch = self.wanted and bool(wanted)
+        if fetch and now < (free_at := self._limited_until(session)):
+            due, fetch = min(due, free_at), False
         if fetch and now < session.retry_at:
             due, fetch = min(due, session.retry_at), False
         if told and session.is_open and not (fetch and not any(one.renews for one in told)):
@@ -211,6 +216,7 @@ class ShareSessions:
                 told = []  # a session has to be there first
             self._turn += 1
             session.served = self._turn
+            session.overdue_at = now + self.settings.max_wait_ms / 1000 + _OVERDUE
             requests.append(session.fetch(member_id, wanted, told))
             return inf
         return due if due > now else inf
@@ -219,12 +225,12 @@ class ShareSessions:
         """The sessions, first that which has waited longest for a fetch."""
         return sorted(self._sessions.values(), key=lambda session: session.served)
 
-    def _limited(self, session: ShareSession) -> bool:
-        """Whether another broker is asked for records, and may give as many as a poll returns at most."""
-        return self.settings.record_limit and any(
-            other is not session and other.request is not None and other.request.fetches
-            for other in self._sessions.values()
-        )
+    def _limited_until(self, session: ShareSession) -> float:
+        """Until when others have to answer, each of whom may give as many records as a poll returns at most."""
+        if not self.settings.record_limit:
+            return 0.0
+        others = (other for other in self._sessions.values() if other is not session and other.request is not None)
+        return max((other.overdue_at for other in others if other.request and other.request.fetches), default=0.0)
 
     def _expire(self, session: ShareSession, now: float, news: ShareNews) -> None:
         for one in [one for one in session.waiting if now >= one.deadline]:

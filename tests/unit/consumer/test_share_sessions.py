@@ -347,6 +347,21 @@ def test_one_broker_at_a_time_in_turn() -> None:
     assert asked == [1, 2, 1, 2]
 
 
+def test_a_broker_that_hangs_does_not_take_the_turns_of_others() -> None:
+    bench = SessionBench(1, 2, record_limit=True)
+    bench.sessions.wanted = True
+    hung = bench.one()
+    assert bench.plan() == []
+    assert bench.due == bench.now + 1.5  # what the broker may wait, and a second
+    bench.now = bench.due
+    for _ in range(3):
+        request = bench.one()
+        assert request.node_id == 2
+        bench.answer(request, partition=1)
+    bench.answer(hung)
+    assert bench.one().node_id == 1
+
+
 def test_ending_waits_for_what_is_under_way() -> None:
     bench = SessionBench()
     bench.fetch((0, 1, 1))
