@@ -176,10 +176,10 @@ class Acquired:
         return found
 
     def put_back(self, offsets: Iterable[int]) -> None:
-        """The user has not got these after all: they are returned by the next poll."""
+        """The user has not got these after all: they are returned by the next poll, or others get them."""
+        back = self.pending.intersection(offsets)
+        self.pending -= back
         if self.lost is None:
-            back = self.pending.intersection(offsets)
-            self.pending -= back
             self.renewed |= back
 
     def expire(self, now: float) -> None:

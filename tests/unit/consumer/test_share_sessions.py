@@ -436,6 +436,19 @@ def test_what_is_skipped_and_what_is_put_back() -> None:
     assert acquired.delivered
 
 
+def test_what_was_lost_before_it_is_put_back_need_not_be_acknowledged() -> None:
+    """A poll was interrupted, and its session lost: nobody has those records."""
+    hand = Hand(explicit=True)
+    acquired = Acquired(P0, 1, 0, b"", [(0, 2, 1)], inf)
+    hand.take(acquired)
+    acquired.deliver([0, 1, 2], 3)
+    acquired.lose(BrokerConnectionError("gone"))
+    acquired.put_back([0, 1, 2])
+    hand.settle(polls=True)
+    assert not hand.renews
+    assert acquired.settled
+
+
 def test_the_hand() -> None:
     hand = Hand(explicit=True)
     acquired = Acquired(P0, 1, 0, b"", [(0, 1, 1)], inf)
