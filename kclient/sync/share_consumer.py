@@ -73,7 +73,10 @@ class ShareConsumer(SyncFace, ShareConsumerBase):
         self._end(timeout)
 
     def unsubscribe(self) -> None:
-        """Give everything up, as `close` does, and leave the group; waits a second at most until the brokers know."""
+        """Give everything up, as `close` does, and leave the group; waits a second at most until the brokers know.
+
+        What was returned before cannot be acknowledged any more.
+        """
         self._check()
         drive(self._core.polling.unsubscribe(), self._carry_out)
 
