@@ -282,7 +282,8 @@ def test_features_are_shown_and_changed(admin: Admin, capsys: pytest.CaptureFixt
 
     def shown() -> tuple[int, int]:
         (found,) = objects(capsys, "features")
-        (feature,) = found["features"]
+        of_groups, feature = found["features"]
+        assert (of_groups["feature"], of_groups["level"]) == ("group.version", 1)
         assert (feature["feature"], feature["lowest"], feature["highest"]) == (name, 0, 2)
         return feature["level"], found["epoch"]
 
