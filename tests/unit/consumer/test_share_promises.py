@@ -9,7 +9,6 @@ from collections.abc import Awaitable
 from typing import Any
 
 import anyio
-import anyio.to_thread
 import pytest
 
 import kclient
@@ -25,6 +24,7 @@ from kclient.protocol.messages import (
     ShareFetchResponsePartitionData,
 )
 from kclient.protocol.registry import ApiKey
+from kclient.sync.portal import get_portal
 from kclient.types import TopicPartition
 from tests.fake_kafka import FakeBroker
 from tests.fake_shares import SharingKafka
@@ -170,8 +170,7 @@ async def test_closing_leaves_the_group_though_a_broker_hangs() -> None:
         kafka.resumed.set()
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
-async def test_a_commit_accepts_nothing_that_a_poll_of_another_thread_has_not_returned() -> None:
+def test_a_commit_accepts_nothing_that_a_poll_of_another_thread_has_not_returned() -> None:
     """A commit comes amid a poll, which is interrupted then: nobody has got what it had taken."""
 
     def decoded(data: bytes) -> int:
@@ -183,7 +182,13 @@ async def test_a_commit_accepts_nothing_that_a_poll_of_another_thread_has_not_re
             raise KeyboardInterrupt
         return int(data)
 
-    def work() -> None:
+    records: list[bytes] = []
+    kafka = OddKafka({"t": 2}, brokers=2)
+    get_portal().call(kafka.start)
+    consumer = kclient.sync.ShareConsumer("t", **settings(kafka, value_deserializer=decoded))
+    try:
+        kafka.fill("t", 0, 2)
+        kafka.fill("t", 1, 2)
         consumer.poll(0.0)
         deadline = time.monotonic() + 20
         while sum(map(len, kafka.held.values())) < 4 and time.monotonic() < deadline:
@@ -195,16 +200,9 @@ async def test_a_commit_accepts_nothing_that_a_poll_of_another_thread_has_not_re
         while len(found) < 4 and time.monotonic() < deadline:
             found += consumer.poll(0.3)
         assert sorted((record.partition, record.offset) for record in found) == [(0, 0), (0, 1), (1, 0), (1, 1)]
-
-    records: list[bytes] = []
-    async with OddKafka({"t": 2}, brokers=2) as kafka:
-        kafka.fill("t", 0, 2)
-        kafka.fill("t", 1, 2)
-        consumer = kclient.sync.ShareConsumer("t", **settings(kafka, value_deserializer=decoded))
-        try:
-            await anyio.to_thread.run_sync(work)
-        finally:
-            await anyio.to_thread.run_sync(consumer.close, 5)
+    finally:
+        consumer.close(5)
+        get_portal().call(kafka.aclose)
 
 
 @pytest.mark.parametrize("code", [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.UNKNOWN_SERVER_ERROR])
