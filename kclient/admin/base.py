@@ -489,7 +489,8 @@ class AdminBase:
         try:
             await self._retrying(attempt, timeout, what)
         except KafkaError as error:
-            error.results = dict(results)
+            if results:
+                error.results = dict(results)
             if not failures:
                 raise
             failures.update({tp: error for tp in partitions if tp not in results and tp not in failures})

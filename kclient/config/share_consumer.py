@@ -52,7 +52,8 @@ class ShareConsumerConfig(ClientConfig):
         Choice(("batch_optimized", "record_limit")),
         "batch_optimized",
         """Whether brokers acquire whole batches, which costs them least (`batch_optimized`), or at most
-        `max.poll.records` records (`record_limit`, KIP-1206), of one broker at a time.""",
+        `max.poll.records` records (`record_limit`, KIP-1206), of one broker at a time; another one is asked as well
+        where that does not answer for a while, so that more may be acquired then.""",
     )
 
     @classmethod
