@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -155,8 +155,8 @@ class BeatResult:
     error: ErrorCode
     member_id: str | None = None
     epoch: int = 0
-    assigned: Mapping[bytes, Sequence[int]] | None = None
-    """What the member may read, by topic id; None if that has not changed."""
+    assigned: Mapping[bytes, Collection[int]] | None = None
+    """What the member may read, by topic id, in no order; None if that has not changed."""
     message: str | None = None
     """What is wrong."""
 

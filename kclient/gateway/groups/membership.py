@@ -23,12 +23,15 @@ from kclient.gateway.groups.members import memory_of_names, memory_of_protocols,
 from kclient.gateway.groups.table import Parked
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from kclient.gateway.clock import Clock
     from kclient.gateway.groups.consumers.membership import AssignedMembership
     from kclient.gateway.groups.group import ManagedGroup
     from kclient.gateway.groups.members import Member
     from kclient.gateway.groups.memory import GroupMemory
     from kclient.gateway.groups.table import GroupTable
+    from kclient.net.answers import Work
 
 _ID: Final = "-" + "0" * 36
 """As long as what follows the prefix in a member's id."""
@@ -56,6 +59,15 @@ class ClassicMembership:
     def settings(self) -> GroupSettings:
         """The broker settings for groups, as they are now."""
         return self._table.settings
+
+    def reads_by_patterns(self, group_id: str) -> bool:
+        """Whether members of a group that is migrated read by patterns, which are looked up before somebody joins."""
+        mixed = self._assigned.mixed(group_id)
+        return mixed is not None and bool(mixed[1].members.patterns)
+
+    def look_up(self, group_id: str, allowed: Callable[[Iterable[str]], Iterable[str]]) -> Work:
+        """Look up what these stand for: see `AssignedMembership.look_up`."""
+        return self._assigned.look_up(group_id, None, allowed)
 
     def join(self, group_id: str, join: Join) -> Parked[JoinResult]:
         """A JoinGroup request."""

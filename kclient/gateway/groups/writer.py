@@ -33,6 +33,8 @@ MAX_ROWS = 2_000
 in the order of its rows: if one of them fails those before it are stored."""
 MAX_BYTES = 1 << 20
 """Bytes of keys and values that go into one commit, but for a row more: a group's name, in each key, may have 32 kB."""
+_IN_STEPS: Final = 1 << 16
+"""About how many bytes a row has that is made in steps."""
 _WRITE: Final = 4_000
 """About how many bytes of memory a write takes beside its rows, with the request that waits for it."""
 
@@ -441,7 +443,7 @@ class _Part:
         length = 0
         for count, (key, row) in enumerate(self._rows, 1):
             yield key, row
-            length += len(key) + (len(row) if isinstance(row, bytes) else 0)
+            length += len(key) + (_IN_STEPS if callable(row) else len(row or b""))
             if count >= MAX_ROWS or length >= MAX_BYTES:
                 return
         self.last = True

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, ClassVar, Final, cast
 
 from kclient.acls import AclOperation, ResourceType
@@ -21,12 +23,11 @@ from kclient.gateway.error_codes import Role, put_error, text_of
 from kclient.gateway.features import GROUP_VERSION
 from kclient.gateway.groups.assignors.table import ASSIGNORS
 from kclient.gateway.groups.consumers.group import MOST_TOPICS, AssignedGroup
-from kclient.gateway.groups.consumers.member import AWAY, JOINING, LEAVING, numbers_of
+from kclient.gateway.groups.consumers.member import AWAY, JOINING, LEAVING
 from kclient.gateway.groups.events import Beat, BeatResult
 from kclient.gateway.groups.replies import when_done
-from kclient.gateway.handlers._work import FEW, Work, started
+from kclient.gateway.handlers._work import FEW, Work, rows_for, started
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
-from kclient.gateway.patterns import LinearPattern
 from kclient.protocol.lazy_arrays import lazily
 from kclient.protocol.messages.consumer_groups import (
     ConsumerGroupDescribeRequest,
@@ -63,8 +64,8 @@ _SLICE: Final = 4_096
 """So many partitions are looked at before others have their turn."""
 _PER_TOPIC, _PER_PARTITION = 500, 80
 """About how many bytes of memory a topic and a partition take that a member says it has."""
-_PER_MEMBER: Final = 1_000
-"""About how many bytes of memory the row of a member takes."""
+_PER_GROUP: Final = 1_000
+"""About how many bytes of memory the row of a group takes, without its members."""
 
 
 class ConsumerGroupHeartbeatHandler(Handler):
@@ -99,22 +100,9 @@ class ConsumerGroupHeartbeatHandler(Handler):
         owned = None
         if request.topic_partitions is not None:
             owned = yield from _owned(request.topic_partitions)
-        patterns = self._groups.unresolved(request.group_id, request.subscribed_topic_regex)
-        try:
-            resolved: dict[str, frozenset[str]] = {}
-            for text in patterns:
-                pattern, names = LinearPattern(text), list[str]()
-                for count, name in enumerate(self._groups.topic_names, 1):
-                    if (yield from pattern.steps(name)):
-                        names.append(name)
-                    if count % FEW == 0:
-                        yield None
-                resolved[text] = frozenset(access.allowed(client, AclOperation.DESCRIBE, ResourceType.TOPIC, names))
-            parked = self._groups.heartbeat(request.group_id, _beat_of(request, context, owned), resolved)
-        except BaseException:  # refused, or its client has gone: what it has found is in force nowhere
-            if patterns:
-                self._groups.look_up_again(request.group_id)
-            raise
+        allowed = partial(access.allowed, client, AclOperation.DESCRIBE, ResourceType.TOPIC)
+        found = yield from self._groups.look_up(request.group_id, request.subscribed_topic_regex, allowed)
+        parked = self._groups.heartbeat(request.group_id, _beat_of(request, context, owned), found)
         interval_ms = self._groups.heartbeat_interval_ms(request.group_id)
         return when_done(parked, lambda result: _response(result, interval_ms))
 
@@ -196,10 +184,12 @@ def _response(result: BeatResult, interval_ms: int) -> ConsumerGroupHeartbeatRes
     response.heartbeat_interval_ms = interval_ms if result.epoch > JOINING else 0
     if result.assigned is not None:
         response.assignment = ConsumerGroupHeartbeatResponseAssignment(
-            topic_partitions=[
-                ConsumerGroupHeartbeatResponseTopicPartitions(topic_id=topic_id, partitions=list(numbers))
-                for topic_id, numbers in result.assigned.items()
-            ]
+            topic_partitions=rows_for(
+                result.assigned.items(),
+                lambda each: ConsumerGroupHeartbeatResponseTopicPartitions(
+                    topic_id=each[0], partitions=sorted(each[1])
+                ),
+            )
         )
     return response
 
@@ -242,55 +232,36 @@ class ConsumerGroupDescribeHandler(Handler):
                 put_error(failed, error, self.ROLE)
                 rows[-1] = failed
             if len(rows) % FEW == 0:
-                yield _PER_MEMBER
+                yield _PER_GROUP * FEW
         return ConsumerGroupDescribeResponse(groups=lazily(len(rows), iter(rows)))
 
     def _describe(
         self, group: AssignedGroup, row: ConsumerGroupDescribeResponseDescribedGroup, client: ConnectionContext
     ) -> Work:
+        """Its members are described while the response is encoded; that the client may is found out before."""
         row.group_state = group.shown_state
         row.group_epoch, row.assignment_epoch = group.group_epoch, group.assignment_epoch
         row.assignor_name = group.members.assignor
-        seen: set[str] = set()
-        for count, member in enumerate(group.members, 1):
-            described = self._member(member)
-            row.members.append(described)
-            for assignment in (described.assignment, described.target_assignment):
-                for topic in assignment.topic_partitions:
-                    if topic.topic_name not in seen:
-                        seen.add(topic.topic_name)
-                        if not self._access.allows(client, AclOperation.DESCRIBE, ResourceType.TOPIC, topic.topic_name):
-                            raise TopicAuthorizationError(
-                                f"members of the group read topics that {client.principal} may not DESCRIBE"
-                            )
-            if count % (FEW // 4) == 0:
-                yield _PER_MEMBER * FEW // 4
+        names: dict[bytes, str] = {}
+        members = list(group.members)
+        for count, member in enumerate(members, 1):
+            for number, topic_id in enumerate(chain(member.assigned, member.target), 1):
+                if topic_id not in names:
+                    self._check_topic(topic_id, names, client)
+                if number % _SLICE == 0:
+                    yield None
+            if count % FEW == 0:
+                yield None
+        row.members = lazily(len(members), (_described(member, names) for member in members))
 
-    def _member(self, member: ConsumerMember) -> ConsumerGroupDescribeResponseMember:
-        return ConsumerGroupDescribeResponseMember(
-            member_id=member.member_id,
-            instance_id=member.instance_id,
-            rack_id=member.rack_id,
-            member_epoch=member.epoch,
-            client_id=member.client_id,
-            client_host=member.client_host,
-            subscribed_topic_names=list(member.subscription.topics),
-            subscribed_topic_regex=member.subscription.pattern or None,
-            assignment=self._partitions(numbers_of(member.assigned)),
-            target_assignment=self._partitions({topic: sorted(numbers) for topic, numbers in member.target.items()}),
-            member_type=_CLASSIC_PROTOCOL if member.classic is not None else _CONSUMER_PROTOCOL,
-        )
-
-    def _partitions(self, partitions: Mapping[bytes, Sequence[int]]) -> ConsumerGroupDescribeResponseAssignment:
-        def rows() -> Iterable[ConsumerGroupDescribeResponseTopicPartitions]:
-            for topic_id, numbers in partitions.items():
-                record = self._topics.by_id(topic_id)
-                if record is not None:  # a deleted one has no name
-                    yield ConsumerGroupDescribeResponseTopicPartitions(
-                        topic_id=topic_id, topic_name=record.name, partitions=list(numbers)
-                    )
-
-        return ConsumerGroupDescribeResponseAssignment(topic_partitions=list(rows()))
+    def _check_topic(self, topic_id: bytes, names: dict[bytes, str], client: ConnectionContext) -> None:
+        """Put the name of a topic that members have among the others; a deleted one has none."""
+        record = self._topics.by_id(topic_id)
+        if record is None:
+            return
+        if not self._access.allows(client, AclOperation.DESCRIBE, ResourceType.TOPIC, record.name):
+            raise TopicAuthorizationError(f"members of the group read topics that {client.principal} may not DESCRIBE")
+        names[topic_id] = record.name
 
     def fail(
         self, request: ConsumerGroupDescribeRequest, context: RequestContext, error: KafkaError
@@ -303,6 +274,36 @@ class ConsumerGroupDescribeHandler(Handler):
             return row
 
         return ConsumerGroupDescribeResponse(groups=lazily(len(request.group_ids), map(failed, request.group_ids)))
+
+
+def _described(member: ConsumerMember, names: Mapping[bytes, str]) -> ConsumerGroupDescribeResponseMember:
+    return ConsumerGroupDescribeResponseMember(
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        rack_id=member.rack_id,
+        member_epoch=member.epoch,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        subscribed_topic_names=list(member.subscription.topics),
+        subscribed_topic_regex=member.subscription.pattern or None,
+        assignment=_assignment(member.assigned, names),
+        target_assignment=_assignment(member.target, names),
+        member_type=_CLASSIC_PROTOCOL if member.classic is not None else _CONSUMER_PROTOCOL,
+    )
+
+
+def _assignment(
+    partitions: Mapping[bytes, Collection[int]], names: Mapping[bytes, str]
+) -> ConsumerGroupDescribeResponseAssignment:
+    """Partitions of the topics that have these names; a member may have got others since they were looked up."""
+    return ConsumerGroupDescribeResponseAssignment(
+        topic_partitions=rows_for(
+            [topic_id for topic_id in partitions if topic_id in names],
+            lambda topic_id: ConsumerGroupDescribeResponseTopicPartitions(
+                topic_id=topic_id, topic_name=names[topic_id], partitions=sorted(partitions[topic_id])
+            ),
+        )
+    )
 
 
 def _empty(group_id: str) -> ConsumerGroupDescribeResponseDescribedGroup:

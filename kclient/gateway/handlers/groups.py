@@ -115,7 +115,7 @@ class JoinGroupHandler(Handler):
         self._access = access
         self._groups = groups
 
-    def begin(self, request: JoinGroupRequest, context: RequestContext) -> Answer[JoinGroupResponse]:
+    def begin(self, request: JoinGroupRequest, context: RequestContext) -> Begun:
         """Enter the group; the answer waits until the generation begins."""
         version = context.api_version
         self._access.check_group(context.connection, AclOperation.READ, request.group_id)
@@ -124,6 +124,18 @@ class JoinGroupHandler(Handler):
         if sum(len(item.metadata) for item in request.protocols) > self._groups.settings.group_max_metadata_bytes:
             # before anything is copied
             return _join_response(JoinResult(ErrorCode.GROUP_MAX_SIZE_REACHED, request.member_id), version)
+        if self._groups.reads_by_patterns(request.group_id):
+            return cast("Begun", started(self._look_up(request, context)))
+        return self._join(request, context)
+
+    def _look_up(self, request: JoinGroupRequest, context: RequestContext) -> Work:
+        """First see what the patterns of members of the other protocol stand for."""
+        allowed = partial(self._access.allowed, context.connection, AclOperation.DESCRIBE, ResourceType.TOPIC)
+        yield from self._groups.look_up(request.group_id, allowed)
+        return self._join(request, context)
+
+    def _join(self, request: JoinGroupRequest, context: RequestContext) -> Answer[JoinGroupResponse]:
+        version = context.api_version
         parked = self._groups.join(request.group_id, _join_of(request, context))
         _forsake_with(context, self._groups, request.group_id, parked)
         return when_done(parked, lambda result: _join_response(result, version))

@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from itertools import islice
+from typing import Any, Final, TypeVar
 
-from kclient.htp.rows import dump, object_of_format, optional_string, seal, string, unsealed, whole
+from kclient.htp.rows import (
+    dump,
+    object_of_format,
+    optional_string,
+    seal,
+    sealed_in_steps,
+    string,
+    unsealed,
+    whole,
+)
 from kclient.records.bounds import INT32_MAX
+
+T = TypeVar("T")
 
 _FORMAT: Final = 1
 CONSUMER: Final = "consumer"
 """What the row of such a group calls its type."""
 _TOPIC_ID: Final = 16
 _AWAY: Final = -2
+_SOME: Final = 500
+"""So many topics of a member are made at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +111,18 @@ def decode_consumer_group(value: bytes, group_id: str) -> tuple[ConsumerGroupSna
 
 def encode_consumer_member(member: ConsumerMemberSnapshot) -> bytes:
     """A member's row."""
-    return seal(
+    steps = encode_consumer_member_steps(member)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            row: bytes = end.value
+            return row
+
+
+def encode_consumer_member_steps(member: ConsumerMemberSnapshot) -> Generator[None, None, bytes]:
+    """The same in steps: it may have 100,000 topics."""
+    pieces = [
         dump(
             {
                 "format": _FORMAT,
@@ -113,14 +138,33 @@ def encode_consumer_member(member: ConsumerMemberSnapshot) -> bytes:
                 "epoch": member.epoch,
                 "previous": member.previous_epoch,
                 "state": member.state,
-                "assigned": _held(member.assigned),
-                "revoking": _held(member.revoking),
-                "target": {topic.hex(): sorted(numbers) for topic, numbers in member.target.items()},
                 "session_timeout": member.session_timeout_ms,
                 "protocols": [[name, base64.b64encode(each).decode("ascii")] for name, each in member.protocols],
             }
-        )
-    )
+        ).removesuffix(b"}")
+    ]
+    for name, held in (("assigned", member.assigned), ("revoking", member.revoking)):
+        yield from _put_topics(pieces, name, held, _pairs)
+    yield from _put_topics(pieces, "target", member.target, sorted)
+    pieces.append(b"}")
+    return b"".join(sealed_in_steps(pieces))
+
+
+def _put_topics(
+    pieces: list[bytes], name: str, topics: Mapping[bytes, T], shown: Callable[[T], object]
+) -> Generator[None, None, None]:
+    """Put another key behind what there is of an object: what there is of each topic, some at a time."""
+    pieces.append(b',"%b":{' % name.encode())
+    left, first = iter(topics.items()), True
+    while some := {topic.hex(): shown(each) for topic, each in islice(left, _SOME)}:
+        pieces.append((b"" if first else b",") + dump(some)[1:-1])
+        first = False
+        yield
+    pieces.append(b"}")
+
+
+def _pairs(numbers: Mapping[int, int]) -> list[tuple[int, int]]:
+    return sorted(numbers.items())
 
 
 def decode_consumer_member(value: bytes, member_id: str) -> ConsumerMemberSnapshot:
@@ -157,10 +201,6 @@ def decode_consumer_member(value: bytes, member_id: str) -> ConsumerMemberSnapsh
         )
     except (LookupError, TypeError, AttributeError) as error:
         raise ValueError(f"{value[:200]!r}: {error!r}") from error
-
-
-def _held(held: Mapping[bytes, Mapping[int, int]]) -> dict[str, Any]:
-    return {topic.hex(): [list(each) for each in sorted(numbers.items())] for topic, numbers in held.items()}
 
 
 def _parse_held(row: dict[str, Any]) -> dict[bytes, dict[int, int]]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, Final
 
 from kclient.errors import InvalidTopicError, PolicyViolationError
 
@@ -14,6 +17,8 @@ if TYPE_CHECKING:
 
 _TOPIC, _PARTITION, _SETTING = 2_000, 330, 200
 """About how many bytes of memory a topic takes, each of its partitions, which is not used yet, and of its settings."""
+_REMEMBERED: Final = 4_096
+"""So many changes of topics are known, for those who follow them one by one."""
 
 
 class TopicTable:
@@ -34,6 +39,8 @@ class TopicTable:
         self._told: list[str] | None = None
         self.changes: int = 0
         """Grows whenever a topic comes or goes, or gets more partitions."""
+        self._changed: deque[str] = deque(maxlen=_REMEMBERED)
+        """The names of those of the last changes."""
         self.left: dict[str, Intent] = {}
         """What creations and deletions have left to be removed, by the topic's name."""
         self.damaged: dict[str, str] = {}
@@ -106,9 +113,19 @@ class TopicTable:
                 "there, empty, and cannot be written to, changed or deleted."
             )
 
+    def changed_since(self, changes: int) -> AbstractSet[str] | None:
+        """The names of topics that have changed since there were so many `changes`; None if that is too long ago."""
+        missed = self.changes - changes
+        if missed > len(self._changed):
+            return None
+        return set(islice(reversed(self._changed), missed))
+
+    def _note(self, name: str) -> None:
+        self.changes += 1
+        self._changed.append(name)
+
     def add(self, record: TopicRecord) -> None:
         """Put a topic in: from now on it follows the broker's settings, see `TopicCatalogue.resolve_all`."""
-        self.changes += 1
         self._names = self._told = None
         self._by_name[record.name] = record
         self._by_id[record.topic_id] = record
@@ -146,7 +163,7 @@ class TopicTable:
 
     def count(self, record: TopicRecord) -> None:
         """Count what a topic that is in it takes, which has changed."""
-        self.changes += 1
+        self._note(record.name)
         before, record.held = record.held, _size(record.partitions, record.overrides)
         self._memory.add(record.held - before)
 
@@ -159,7 +176,7 @@ class TopicTable:
 
     def remove(self, record: TopicRecord) -> None:
         """Take a topic out: nobody finds it any more."""
-        self.changes += 1
+        self._note(record.name)
         self._names = self._told = None
         del self._by_name[record.name], self._by_id[record.topic_id]
         self._memory.add(-record.held)

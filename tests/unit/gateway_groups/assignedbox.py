@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from kclient.errors import ErrorCode
 from kclient.gateway.groups.consumers.group import AssignedGroup
-from kclient.gateway.groups.consumers.member import numbers_of
+from kclient.gateway.groups.consumers.reading import LookedUp, TopicsRead
 from kclient.gateway.groups.events import Action, Beat, BeatResult, GroupSettings, Reply, StoreRows, Token, WorkOut
 from kclient.gateway.rows.consumer_groups import CONSUMER, decode_consumer_group, decode_consumer_member
 from kclient.gateway.rows.groups import type_of_group
@@ -22,6 +22,7 @@ Numbers = dict[str, list[int]]
 class BoxTopic:
     """Of a topic's record only what groups look at."""
 
+    name: str
     topic_id: bytes
     partitions: int
 
@@ -32,20 +33,29 @@ class BoxTopics:
 
     by_name: dict[str, BoxTopic] = field(default_factory=dict)
     changes: int = 0
+    changed: list[str] = field(default_factory=list)
     _ids: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     def get(self, name: str) -> BoxTopic | None:
         return self.by_name.get(name)
 
+    def __iter__(self) -> Iterator[BoxTopic]:
+        return iter(list(self.by_name.values()))
+
+    def changed_since(self, changes: int) -> set[str]:
+        return set(self.changed[changes:])
+
     def put(self, name: str, partitions: int) -> None:
         known = self.by_name.get(name)
         topic_id = next(self._ids).to_bytes(16, "big") if known is None else known.topic_id
-        self.by_name[name] = BoxTopic(topic_id, partitions)
+        self.by_name[name] = BoxTopic(name, topic_id, partitions)
         self.changes += 1
+        self.changed.append(name)
 
     def drop(self, name: str) -> None:
         del self.by_name[name]
         self.changes += 1
+        self.changed.append(name)
 
     def named(self, topic_id: bytes) -> str:
         return next(name for name, topic in self.by_name.items() if topic.topic_id == topic_id)
@@ -141,13 +151,20 @@ class AssignedBox:
         assignor: str | None = None,
         resolved: dict[str, frozenset[str]] | None = None,
     ) -> Token:
-        """A heartbeat; its answer may wait."""
+        """A heartbeat; its answer may wait. `resolved` names the topics that patterns stand for, all of them."""
         token = Token()
         held = None if owned is None else {topic: frozenset(numbers) for topic, numbers in owned.items()}
         names = None if topics is None else tuple(sorted(topics))
         beat = Beat(member, epoch, instance, None, timeout_ms, "client", "/host", names, pattern, assignor, held)
-        self.run(self.group.heartbeat(beat, token, self.topics, self.now, resolved))
+        found = [self.looked_up(each, names) for each, names in (resolved or {}).items()]
+        self.run(self.group.heartbeat(beat, token, self.topics, self.now, found))
         return token
+
+    def looked_up(self, pattern: str, names: Iterable[str]) -> LookedUp:
+        """What a pattern stands for."""
+        whole = TopicsRead()
+        whole.update(names, self.topics, self.topics.changes)
+        return LookedUp(pattern, -1, self.topics.changes, whole, {})
 
     def join(self, member: str, topics: Sequence[str] = ("a",), **more: object) -> BeatResult:
         """Join, as a client does."""
@@ -161,7 +178,7 @@ class AssignedBox:
         if not result.error:
             self.epochs[member] = result.epoch
             if result.assigned is not None:
-                self.owned[member] = {topic: list(numbers) for topic, numbers in result.assigned.items()}
+                self.owned[member] = {topic: sorted(numbers) for topic, numbers in result.assigned.items()}
         return result
 
     def beat(self, member: str, **more: object) -> BeatResult:
@@ -185,7 +202,7 @@ class AssignedBox:
         """Nobody has what another one has, and the store knows it."""
         seen: dict[tuple[bytes, int], str] = {}
         for member in self.group.members:
-            for held in (numbers_of(member.assigned), numbers_of(member.revoking)):
+            for held in (member.assigned, member.revoking):
                 for topic, numbers in held.items():
                     for number in numbers:
                         assert seen.setdefault((topic, number), member.member_id) == member.member_id

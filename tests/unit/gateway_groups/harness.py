@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -75,15 +75,26 @@ class FakeTopics:
     by_name: dict[str, FakeTopic] = field(
         default_factory=lambda: {name: FakeTopic(name, name.encode() * 16) for name in "abcde"}
     )
-    changes: int = 0
+    changed: list[str] = field(default_factory=list)
     damaged: dict[str, str] = field(default_factory=dict)
     left: set[tuple[str, bytes]] = field(default_factory=set)
 
     def get(self, name: str) -> FakeTopic | None:
         return self.by_name.get(name)
 
-    def names(self) -> list[str]:
-        return sorted(self.by_name)
+    def __iter__(self) -> Iterator[FakeTopic]:
+        return iter(list(self.by_name.values()))
+
+    @property
+    def changes(self) -> int:
+        return len(self.changed)
+
+    def changed_since(self, changes: int) -> set[str]:
+        return set(self.changed[changes:])
+
+    def put(self, name: str, topic_id: bytes, partitions: int = 1) -> None:
+        self.by_name[name] = FakeTopic(name, topic_id, partitions)
+        self.changed.append(name)
 
     def internal(self, name: str) -> None:
         return None

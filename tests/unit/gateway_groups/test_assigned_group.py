@@ -212,7 +212,7 @@ def test_patterns() -> None:
     box.beat("m1", pattern="")
     box.settle("m1")
     assert box.has("m1") == {"b1": [0]}
-    assert box.group.members.resolved == {}
+    assert not box.group.members.patterns
 
 
 def test_the_assignor_that_most_members_want() -> None:
@@ -332,8 +332,8 @@ class BoxTopicOf(BoxTopic):
     """A topic of which offsets are committed."""
 
     def __init__(self, topic: BoxTopic) -> None:
-        super().__init__(topic.topic_id, topic.partitions)
-        self.name, self.gone = "a", False
+        super().__init__("a", topic.topic_id, topic.partitions)
+        self.gone = False
 
     __hash__ = object.__hash__
 

@@ -44,7 +44,7 @@ from kclient.protocol.messages.consumer_groups import (
 )
 from kclient.protocol.registry import ApiKey
 from tests.all_rows import scan_all
-from tests.unit.gateway_groups.harness import FakeTopic, Harness, committed, coordinator, fresh_name, reset
+from tests.unit.gateway_groups.harness import Harness, committed, coordinator, fresh_name, reset
 
 pytestmark = pytest.mark.anyio
 
@@ -215,8 +215,7 @@ async def test_patterns_follow_the_topics(store: str) -> None:
     async with coordinator(store, group_consumer_assignment_interval_ms=0) as box:
         answer = await join(box, "m1", topics=[], subscribed_topic_regex="[ab]|x.*")
         assert set(assigned(answer) or ()) == {b"a" * 16, b"b" * 16}
-        box.topics.by_name["x1"] = FakeTopic("x1", b"x" * 16, 2)
-        box.topics.changes += 1
+        box.topics.put("x1", b"x" * 16, 2)
         answer = await box.ask(beat("m1", 1, assigned(answer)))
         assert (assigned(answer) or {})[b"x" * 16] == [0, 1]
 
@@ -371,8 +370,7 @@ async def test_patterns_are_looked_up_although_the_first_heartbeat_is_refused(
     async with coordinator(store, group_consumer_assignment_interval_ms=0) as box:
         answer = await join(box, "m1", topics=[], subscribed_topic_regex="x.*")
         assert assigned(answer) == {}
-        box.topics.by_name["x1"] = FakeTopic("x1", b"x" * 16, 2)
-        box.topics.changes += 1
+        box.topics.put("x1", b"x" * 16, 2)
         with pytest.raises(error):
             await box.ask(refused)
         answer = await box.ask(beat("m1", 1, {}))

@@ -7,7 +7,7 @@ be stored, targets to be worked out. It never waits, reads no clock and does no 
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -25,7 +25,6 @@ from kclient.gateway.groups.consumers.member import (
     LEAVING,
     ConsumerMember,
     MemberSubscription,
-    numbers_of,
 )
 from kclient.gateway.groups.consumers.progress import GroupProgress, WaitingMember
 from kclient.gateway.groups.consumers.states import ConsumerGroupState
@@ -35,7 +34,7 @@ from kclient.gateway.rows.consumer_groups import CONSUMER
 
 if TYPE_CHECKING:
     from kclient.gateway.groups.consumers.member import Held, Owned
-    from kclient.gateway.groups.consumers.roster import CoordinatedTopics
+    from kclient.gateway.groups.consumers.reading import CoordinatedTopics, LookedUp
     from kclient.gateway.groups.group import AskedTopics
     from kclient.gateway.groups.offsets import OffsetCommit
 
@@ -86,7 +85,7 @@ class AssignedGroup(GroupProgress):
         token: Token,
         topics: CoordinatedTopics,
         now: float,
-        resolved: Mapping[str, frozenset[str]] | None = None,
+        found: Sequence[LookedUp] = (),
     ) -> list[Action]:
         """A ConsumerGroupHeartbeat request; it is answered at once or when something is stored.
 
@@ -95,7 +94,7 @@ class AssignedGroup(GroupProgress):
             token: Stands for it.
             topics: The topics that there are.
             now: The time.
-            resolved: The names that patterns stand for, of those that were looked up.
+            found: What patterns stand for that were looked up.
 
         Raises:
             FencedMemberEpochError: The member's epoch is not its own: it joins anew.
@@ -110,9 +109,8 @@ class AssignedGroup(GroupProgress):
         member = self._entering(beat)
         before = member.assigned
         changed = self._update(member, beat)
-        for pattern, names in (resolved or {}).items():
-            if pattern in self.members.patterns:
-                self.members.resolve(pattern, names)
+        for each in found:
+            self.members.learn(each, topics)
         self._look(member, topics, changed=changed)
         self._heard(member, now)
         waiting = WaitingMember(member.member_id, partial(self._answer, beat, token, before), partial(_refuse, token))
@@ -127,16 +125,22 @@ class AssignedGroup(GroupProgress):
         late = member.assigned is not before
         self._advance_member(member, None if late else beat.owned, now)
         assigned = None
-        if late or beat.is_full or member.untold or member.assigned != before:
-            assigned = numbers_of(member.assigned)
+        moved = member.assigned is not before and member.assigned != before
+        if late or beat.is_full or member.untold or moved:
+            assigned = member.assigned
             member.untold = late
         return self._when_stored(
             member, Reply(token, BeatResult(ErrorCode.NONE, member.member_id, member.epoch, assigned))
         )
 
     def _look(self, member: ConsumerMember, topics: CoordinatedTopics, *, changed: bool) -> None:
-        """Look at what members read, if that may have changed: then there has to be another target."""
-        if changed or topics.changes != self._seen or self._version != self.members.version:
+        """Look at what members read, if that may have changed: then there has to be another target.
+
+        While nobody has looked up what a pattern of theirs stands for, as after a restart, there is none.
+        """
+        if self.members.unresolved:
+            self._seen = -1
+        elif changed or topics.changes != self._seen or self._version != self.members.version:
             self._seen = topics.changes
             changed = self.members.refresh(topics) or changed
             self._version = self.members.version

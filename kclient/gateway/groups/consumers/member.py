@@ -110,8 +110,3 @@ class ConsumerMember:
         new.subscription, new.state = self.subscription, self.state
         new.assigned, new.revoking, new.target = self.assigned, self.revoking, self.target
         return new
-
-
-def numbers_of(held: Held) -> dict[bytes, list[int]]:
-    """The partitions that somebody has, without epochs, in order."""
-    return {topic: sorted(numbers) for topic, numbers in held.items()}

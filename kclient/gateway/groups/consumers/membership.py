@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
+from kclient.concurrency import Completion
 from kclient.errors import (
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
@@ -18,8 +19,10 @@ from kclient.gateway.groups.classic import ClassicGroup
 from kclient.gateway.groups.consumers.group import AssignedGroup
 from kclient.gateway.groups.consumers.member import JOINING
 from kclient.gateway.groups.consumers.mixed import MixedGroup
+from kclient.gateway.groups.consumers.reading import TOPIC_READ, LookedUp, TopicsRead
 from kclient.gateway.groups.events import Beat, BeatResult, GroupSettings, Join, JoinResult, Leave, Sync, SyncResult
 from kclient.gateway.groups.table import Parked
+from kclient.gateway.patterns import LinearPattern
 from kclient.gateway.rows.consumer_groups import CONSUMER
 
 if TYPE_CHECKING:
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from kclient.gateway.groups.memory import GroupMemory
     from kclient.gateway.groups.table import GroupTable
     from kclient.gateway.topics.table import TopicTable
+    from kclient.net.answers import Work
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.groups")
 
@@ -36,6 +40,9 @@ _CONSUMERS: Final = "consumer"
 """The protocol type of classic groups of consumers."""
 _MEMBER: Final = 2_000
 """About how many bytes of memory a new member takes, beside its names."""
+_NEVER: Final = -1
+_SLICE: Final = 64
+"""So many names are compared with a pattern before others have their turn."""
 
 
 class AssignedMembership:
@@ -59,15 +66,13 @@ class AssignedMembership:
         """The broker settings for groups, as they are now."""
         return self._table.settings
 
-    def heartbeat(
-        self, group_id: str, beat: Beat, resolved: Mapping[str, frozenset[str]] | None = None
-    ) -> Parked[BeatResult]:
+    def heartbeat(self, group_id: str, beat: Beat, found: Sequence[LookedUp] = ()) -> Parked[BeatResult]:
         """A ConsumerGroupHeartbeat request.
 
         Args:
             group_id: The group.
             beat: What the member says.
-            resolved: The names of topics that patterns stand for, of those that were looked up.
+            found: What patterns stand for that `look_up` has looked up.
 
         Raises:
             KafkaError: The member is refused; see `AssignedGroup.heartbeat`.
@@ -87,7 +92,7 @@ class AssignedMembership:
             raise CoordinatorLoadInProgressError("there is no memory for more topics of members: it is tried again")
         parked: Parked[BeatResult] = Parked()
         try:
-            actions = group.heartbeat(beat, parked, self._topics, self._clock.now(), resolved)
+            actions = group.heartbeat(beat, parked, self._topics, self._clock.now(), found)
         except Exception:
             if joins:
                 table.perform(managed, ())  # a group that nobody came into is none
@@ -201,38 +206,80 @@ class AssignedMembership:
         settings = self.settings if managed is None else managed.group.settings
         return settings.group_consumer_heartbeat_interval_ms
 
-    def unresolved(self, group_id: str, pattern: str | None) -> list[str]:
-        """The patterns to be looked up before a heartbeat, since they are new or topics have changed.
+    def look_up(self, group_id: str, pattern: str | None, allowed: Callable[[Iterable[str]], Iterable[str]]) -> Work:
+        """Look up what the patterns of a group stand for, as far as topics have changed, and what a new one does.
 
-        Who asks looks them up, and brings what they stand for with the heartbeat; else `look_up_again` is called.
+        What the group knows of is in force at once. Who comes while another one looks does not do it as well, but
+        waits for it where it is not known yet at all.
 
         Args:
             group_id: The group.
-            pattern: The one that the heartbeat brings along.
-        """
-        members, found = self._members(group_id), list[str]()
-        if members is not None and members.resolved_at != self._topics.changes:
-            members.resolved_at = self._topics.changes
-            found += members.patterns
-        if pattern and pattern not in found and (members is None or pattern not in members.resolved):
-            found.append(pattern)
-        return found
+            pattern: The one that a heartbeat brings along.
+            allowed: Of some names those of topics that a pattern may stand for.
 
-    def look_up_again(self, group_id: str) -> None:
-        """Who was to look patterns up brings nothing: the next heartbeat does it."""
+        Returns:
+            A list of `LookedUp` for `heartbeat`.
+
+        Raises:
+            InvalidRegularExpressionError: The pattern is none.
+        """
+        topics = self._topics
         members = self._members(group_id)
-        if members is not None:
-            members.resolved_at = -1
+        while members is not None and members.unresolved and members.looking is not None:
+            yield members.looking
+            members = self._members(group_id)
+        if members is not None and members.looking is None and members.patterns:
+            behind = [each for each in members.patterns if members.looked_at(each) < topics.changes]
+            if behind:
+                yield from self._follow(members, behind, allowed)
+        if not pattern or (members is not None and members.looked_at(pattern) >= 0):
+            return ()
+        return ((yield from _look_up(pattern, _NEVER, topics, allowed)),)
+
+    def _follow(
+        self, members: ConsumerRoster, patterns: Sequence[str], allowed: Callable[[Iterable[str]], Iterable[str]]
+    ) -> Work:
+        """Look up patterns of members; who waits for that goes on then, or if it fails looks itself."""
+        looking = members.looking = Completion()
+        try:
+            for each in patterns:
+                found = yield from _look_up(each, members.looked_at(each), self._topics, allowed)
+                members.learn(found, self._topics)
+        finally:
+            members.looking = None
+            looking.set_result(None)
 
     def _members(self, group_id: str) -> ConsumerRoster | None:
         managed = self._table.groups.get(group_id)
         group = None if managed is None else managed.group
         return group.members if isinstance(group, AssignedGroup) else None
 
-    @property
-    def topic_names(self) -> list[str]:
-        """The names of all topics; not to be changed."""
-        return self._topics.names()
+
+def _look_up(
+    text: str, since: int, topics: TopicTable, allowed: Callable[[Iterable[str]], Iterable[str]]
+) -> Generator[int | None, None, LookedUp]:
+    """Look up what a pattern stands for, in steps; of one that was, which of the topics changed since."""
+    pattern, at = LinearPattern(text), topics.changes
+    changed = None if since < 0 else topics.changed_since(since)
+    matching: list[str] = []
+    if changed is not None:
+        for count, name in enumerate(changed, 1):
+            if (yield from pattern.steps(name)):
+                matching.append(name)
+            if count % _SLICE == 0:
+                yield None
+        there = set(allowed(matching))
+        return LookedUp(text, since, at, None, {name: name in there for name in changed})
+    whole = TopicsRead()
+    for count, record in enumerate(topics, 1):
+        if (yield from pattern.steps(record.name)):
+            matching.append(record.name)
+        if count % _SLICE == 0:
+            whole.update(allowed(matching), topics, at)
+            yield TOPIC_READ * len(matching)
+            matching.clear()
+    whole.update(allowed(matching), topics, at)
+    return LookedUp(text, _NEVER, at, whole, {})
 
 
 def _more(group: AssignedGroup, beat: Beat) -> int:

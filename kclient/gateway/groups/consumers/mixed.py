@@ -38,7 +38,7 @@ from kclient.protocol.messages.consumer_protocol import ConsumerProtocolAssignme
 if TYPE_CHECKING:
     from kclient.gateway.groups.assignors.model import Partitions
     from kclient.gateway.groups.classic import ClassicGroup
-    from kclient.gateway.groups.consumers.roster import CoordinatedTopics
+    from kclient.gateway.groups.consumers.reading import CoordinatedTopics
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.groups")
 
@@ -306,7 +306,7 @@ class MixedGroup(AssignedGroup):
 
     def _assignment(self, member: ConsumerMember, side: ClassicSide) -> bytes:
         """What a member may read, as it is told by SyncGroup: in the version in which it has told what it reads."""
-        names = {topic_id: name for name, (topic_id, _) in self.members.topics.items()}
+        names = self.members.names_read(member)
         version = int.from_bytes(side.protocols[0][1][:2], "big")
         assignment = ConsumerProtocolAssignment(assigned_partitions=_named(member.assigned, names))
         return encode_embedded(assignment, min(version, ConsumerProtocolAssignment.VERSIONS.high))

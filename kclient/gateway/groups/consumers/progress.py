@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from kclient.errors import ErrorCode
-from kclient.gateway.groups.assignors.model import NONE, Partitions
+from kclient.gateway.groups.assignors.model import NONE, PartitionAssignor, Partitions
 from kclient.gateway.groups.assignors.table import ASSIGNORS
 from kclient.gateway.groups.consumers.member import (
     AWAY,
@@ -21,6 +21,7 @@ from kclient.gateway.groups.consumers.member import (
     MemberSubscription,
     Owned,
 )
+from kclient.gateway.groups.consumers.reading import Picture
 from kclient.gateway.groups.consumers.reconciling import reconcile
 from kclient.gateway.groups.consumers.roster import ConsumerRoster
 from kclient.gateway.groups.consumers.states import (
@@ -197,9 +198,9 @@ class GroupProgress:
             self._timers.schedule((_TARGET, ""), self._next_target)
             return []
         job = self._job = _Job(self.group_epoch)
-        view = self.members.view()
-        cost = len(view.members) + sum(view.counts.values())
-        return [WorkOut(partial(ASSIGNORS[self.members.assignor], view), cost, partial(self._worked_out, job))]
+        members = self.members
+        work = partial(_assigned, ASSIGNORS[members.assignor], members.picture())
+        return [WorkOut(work, len(members) + members.partitions, partial(self._worked_out, job))]
 
     def _worked_out(self, job: _Job, targets: Mapping[str, Partitions] | None, now: float) -> Sequence[Action]:
         """A target is there; None if it could not be worked out."""
@@ -248,9 +249,11 @@ class GroupProgress:
         members = self.members
         if member.member_id not in members.lagging and member.checked == members.version:
             return
+        if members.unresolved:
+            return  # who reads by a pattern would give everything up
         held = member.assigned, member.revoking
-        reads = frozenset(members.reads(member.subscription))
-        changed = reconcile(member, self.assignment_epoch, reads, members.is_free, owned)
+        reads = members.reads(member.subscription)
+        changed = reconcile(member, self.assignment_epoch, reads, members.owners, owned)
         member.checked = members.version
         if changed:
             members.hold(member, held)
@@ -380,3 +383,7 @@ class GroupProgress:
                 self._timers.schedule((_REVOCATION, member.member_id), deadline)
         self._rows.restored()
         return [*self._settle()]
+
+
+def _assigned(assign: PartitionAssignor, picture: Picture) -> dict[str, Partitions]:
+    return assign(picture.view())

@@ -4,42 +4,22 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from hashlib import blake2b
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
-from kclient.gateway.groups.assignors.model import GroupView, MemberView, Partitions
 from kclient.gateway.groups.assignors.table import ASSIGNORS, DEFAULT_ASSIGNOR
-from kclient.gateway.groups.consumers.member import ConsumerMember, Held, MemberSubscription
+from kclient.gateway.groups.consumers.member import NOTHING, ConsumerMember, Held, MemberSubscription
+from kclient.gateway.groups.consumers.reading import Picture, TopicsRead
 
-_NO_NAMES: Final[frozenset[str]] = frozenset()
+if TYPE_CHECKING:
+    from kclient.concurrency import Completion
+    from kclient.gateway.groups.assignors.model import Partitions
+    from kclient.gateway.groups.consumers.reading import CoordinatedTopics, LookedUp
 
-
-class CoordinatedTopic(Protocol):
-    """What the coordinator knows of a topic."""
-
-    @property
-    def topic_id(self) -> bytes:
-        """Its id."""
-        ...
-
-    @property
-    def partitions(self) -> int:
-        """How many partitions it has."""
-        ...
-
-
-class CoordinatedTopics(Protocol):
-    """The topics that there are."""
-
-    @property
-    def changes(self) -> int:
-        """Grows whenever a topic comes or goes, or gets more partitions."""
-        ...
-
-    def get(self, name: str) -> CoordinatedTopic | None:
-        """The topic of this name."""
-        ...
+_NOBODY: Final[Mapping[int, str]] = {}
+_UNKNOWN: Final = TopicsRead()
 
 
 class ConsumerRoster:
@@ -48,23 +28,26 @@ class ConsumerRoster:
     def __init__(self) -> None:
         self._members: dict[str, ConsumerMember] = {}
         self._static: dict[str, str] = {}
-        self._owners: dict[tuple[bytes, int], str] = {}
-        """Who has each partition, or was told to give it up."""
+        self._owners: dict[bytes, dict[int, str]] = {}
+        """Who has each partition, or was told to give it up, by topic and number."""
         self._sizes: dict[str, int] = {}
         self._names: Counter[str] = Counter()
         """How many members read each topic by its name."""
         self._patterns: Counter[str] = Counter()
         self._shared: dict[MemberSubscription, MemberSubscription] = {}
         self._assignors: Counter[str] = Counter()
-        self._reads: dict[MemberSubscription, tuple[bytes, ...]] = {}
-        """The ids of what members with a subscription read, as far as that was asked for since `_reads_of`."""
+        self._reads: dict[int, tuple[MemberSubscription, AbstractSet[bytes]]] = {}
+        """The ids of what members with a subscription read, by its `id`, as far as that was asked for since
+        `_reads_of`."""
         self._reads_of = -1
-        self.resolved: dict[str, frozenset[str]] = {}
-        """The names that each pattern of members stands for."""
-        self.resolved_at: int = -1
-        """The changes of topics for which that was looked up."""
-        self.topics: dict[str, tuple[bytes, int]] = {}
-        """Of what they read the topics that are there: id and number of partitions, by name."""
+        self._named = TopicsRead()
+        """The topics that members read by their names."""
+        self._unsure: set[str] = set()
+        """Names that somebody reads since `refresh`, or nobody any more."""
+        self._read: dict[str, TopicsRead] = {}
+        """The topics that each pattern of members stands for; what was not looked up is not in it."""
+        self.looking: Completion[None] | None = None
+        """Done when somebody has looked patterns up, who does so now."""
         self.digest: str = ""
         """Of the topics that they read, as far as `refresh` has looked."""
         self.version: int = 0
@@ -77,7 +60,7 @@ class ConsumerRoster:
     @property
     def size(self) -> int:
         """About how many bytes of memory they take."""
-        return self._size + self._shared_size
+        return self._size + self._shared_size + self._named.size + sum(each.size for each in self._read.values())
 
     def __len__(self) -> int:
         return len(self._members)
@@ -106,7 +89,7 @@ class ConsumerRoster:
             self._static[member.instance_id] = member.member_id
         self.subscribe(member, member.subscription, MemberSubscription())
         self.prefer(member, member.assignor, None)
-        self.hold(member, ())
+        self.hold(member, (NOTHING, NOTHING))
 
     def name(self, member: ConsumerMember, instance_id: str) -> None:
         """A member has another `group.instance.id` from now on, which nobody has."""
@@ -124,17 +107,22 @@ class ConsumerRoster:
             del self._static[member.instance_id]
         self._count(member.subscription, -1)
         self._prefer(member.assignor, -1)
-        self._release(member_id, (member.assigned, member.revoking))
+        for held in (member.assigned, member.revoking):
+            self._release(member_id, held, NOTHING)
         self._size -= self._sizes.pop(member_id, 0)
         self.lagging.discard(member_id)
 
-    def hold(self, member: ConsumerMember, before: Iterable[Held]) -> None:
-        """What a member has is another than before; what it takes is counted."""
-        self._release(member.member_id, before)
-        for held in (member.assigned, member.revoking):
+    def hold(self, member: ConsumerMember, before: tuple[Held, Held]) -> None:
+        """What a member has, and is to give up, is another than before; what it takes is counted."""
+        sides = tuple(zip(before, (member.assigned, member.revoking), strict=True))
+        for was, held in sides:
+            self._release(member.member_id, was, held)
+        for was, held in sides:
             for topic, numbers in held.items():
-                for number in numbers:
-                    self._owners[topic, number] = member.member_id
+                if was.get(topic) is not numbers:
+                    holds = dict.fromkeys(numbers, member.member_id)
+                    others = self._owners.get(topic)
+                    self._owners[topic] = {**others, **holds} if others else holds
         self.measure(member)
 
     def measure(self, member: ConsumerMember) -> None:
@@ -143,16 +131,25 @@ class ConsumerRoster:
         self._size += size - self._sizes.get(member.member_id, 0)
         self._sizes[member.member_id] = size
 
-    def _release(self, member_id: str, held: Iterable[Held]) -> None:
-        for partitions in held:
-            for topic, numbers in partitions.items():
-                for number in numbers:
-                    if self._owners.get((topic, number)) == member_id:
-                        del self._owners[topic, number]
+    def _release(self, member_id: str, was: Held, held: Held) -> None:
+        """A member has what it had no more; but what is the same object in both, it keeps."""
+        for topic, numbers in was.items():
+            if held.get(topic) is numbers:
+                continue
+            owners = self._owners.get(topic, {})
+            for number in numbers:
+                if owners.get(number) == member_id:
+                    del owners[number]
+            if not owners:
+                self._owners.pop(topic, None)
+
+    def owners(self, topic: bytes) -> Mapping[int, str]:
+        """Who has each partition of a topic, or was told to give it up; of one that nobody has, nothing."""
+        return self._owners.get(topic, _NOBODY)
 
     def is_free(self, topic: bytes, number: int) -> bool:
         """Whether nobody has a partition."""
-        return (topic, number) not in self._owners
+        return number not in self.owners(topic)
 
     def subscribe(
         self, member: ConsumerMember, subscription: MemberSubscription, before: MemberSubscription | None = None
@@ -172,16 +169,19 @@ class ConsumerRoster:
     def _count(self, subscription: MemberSubscription, more: int) -> None:
         if subscription == MemberSubscription():
             return
+        names = self._names
         for name in subscription.topics:
-            self._names[name] += more
-            if not self._names[name]:
-                del self._names[name]
+            names[name] += more
+            if names[name] == max(more, 0):  # the first, or the last
+                self._unsure.add(name)
+                if more < 0:
+                    del names[name]
         pattern = subscription.pattern
         if pattern:
             self._patterns[pattern] += more
             if not self._patterns[pattern]:
                 del self._patterns[pattern]
-                self.resolved.pop(pattern, None)
+                self._read.pop(pattern, None)
         if len(self._shared) > 2 * len(self._members) + 16:
             used = {id(member.subscription) for member in self._members.values()}
             self._shared = {key: each for key, each in self._shared.items() if id(each) in used}
@@ -213,21 +213,34 @@ class ConsumerRoster:
         """The patterns by which members read."""
         return self._patterns.keys()
 
-    def resolve(self, pattern: str, names: frozenset[str]) -> bool:
-        """A pattern stands for these names; whether that is new."""
-        if self.resolved.get(pattern) == names:
-            return False
-        self.resolved[pattern] = names
-        self.version += 1
-        return True
+    @property
+    def unresolved(self) -> bool:
+        """Whether there are patterns of which nobody has looked up what they stand for, as after a restart."""
+        return len(self._read) < len(self._patterns)
+
+    def looked_at(self, pattern: str) -> int:
+        """The changes of topics up to which it is known what a pattern stands for; -1 if it is not."""
+        return self._read.get(pattern, _UNKNOWN).at
+
+    def learn(self, found: LookedUp, topics: CoordinatedTopics) -> None:
+        """What a pattern stands for was looked up; who has found that out later knows better."""
+        if found.pattern not in self._patterns:
+            return
+        known = self._read.get(found.pattern)
+        if found.whole is not None:
+            if known is None or known.at < found.at:
+                self._read[found.pattern] = found.whole
+                self.version += known is None or known.digest != found.whole.digest
+        elif known is not None and known.at == found.since:
+            matching = [name for name, matches in found.news.items() if matches]
+            news = known.update(matching, topics, found.at)
+            for name, matches in found.news.items():
+                news = (not matches and known.put(name, None)) or news
+            self.version += news
 
     def reads_topic(self, name: str) -> bool:
         """Whether a member reads a topic."""
-        return name in self._names or any(name in names for names in self.resolved.values())
-
-    def names(self) -> frozenset[str]:
-        """The names of all topics that members read, those too that are not there."""
-        return frozenset(self._names).union(*self.resolved.values())
+        return name in self._names or any(name in read.ids for read in self._read.values())
 
     def count_names(self, more: Collection[str]) -> int:
         """How many topics members read by their names, with some more."""
@@ -235,40 +248,60 @@ class ConsumerRoster:
 
     def refresh(self, topics: CoordinatedTopics) -> bool:
         """Look which of the topics that members read are there; whether anything is another than before."""
-        found: dict[str, tuple[bytes, int]] = {}
-        for name in sorted(self.names()):
-            record = topics.get(name)
-            if record is not None:
-                found[name] = record.topic_id, record.partitions
-        if found != self.topics:
-            self.topics = found
-            self.version += 1
-        digest = _digest(found, self.resolved)
-        before, self.digest = self.digest, digest
-        return digest != before
+        changed = None if self._named.at < 0 else topics.changed_since(self._named.at)
+        if changed is None:
+            unsure: AbstractSet[str] = self._names.keys() | self._named.ids.keys()
+        else:
+            unsure = self._unsure | (changed & self._names.keys())
+        there = [name for name in unsure if name in self._names]
+        news = self._named.update(there, topics, topics.changes)
+        for name in unsure:
+            news = (name not in self._names and self._named.put(name, None)) or news
+        self._unsure.clear()
+        self.version += news
+        before, self.digest = self.digest, self._digest()
+        return self.digest != before
 
-    def reads(self, subscription: MemberSubscription) -> tuple[bytes, ...]:
-        """The ids of the topics of a subscription that are there, in the order of their names."""
+    def _digest(self) -> str:
+        """A text that is another one where members read something else, without who reads what."""
+        told = blake2b(self._named.told(), digest_size=16)
+        for pattern in sorted(self._read):
+            told.update(b"%b\0%b" % (pattern.encode(), self._read[pattern].told()))
+        return told.hexdigest()
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions they read, those twice that several patterns stand for."""
+        return self._named.partitions + sum(each.partitions for each in self._read.values())
+
+    def names_read(self, member: ConsumerMember) -> dict[bytes, str]:
+        """The topics that a member reads by their names and that are there: names by ids."""
+        ids = self._named.ids
+        return {ids[name]: name for name in member.subscription.topics if name in ids}
+
+    def reads(self, subscription: MemberSubscription) -> AbstractSet[bytes]:
+        """The ids of the topics of a subscription that are there; for now, they may change."""
+        pattern = self._read.get(subscription.pattern, _UNKNOWN).counts.keys()
+        if not subscription.topics:
+            return pattern
         if self._reads_of != self.version:
             self._reads.clear()
             self._reads_of = self.version
-        ids = self._reads.get(subscription)
-        if ids is None:
-            names: Iterable[str] = subscription.topics
-            if subscription.pattern:
-                names = sorted({*names, *self.resolved.get(subscription.pattern, _NO_NAMES)})
-            ids = tuple(self.topics[name][0] for name in names if name in self.topics)
-            self._reads[subscription] = ids
-        return ids
+        known = self._reads.get(id(subscription))
+        if known is None:
+            named = self._named.ids
+            ids = frozenset(named[name] for name in subscription.topics if name in named)
+            known = self._reads[id(subscription)] = subscription, ids | pattern if pattern else ids
+        return known[1]
 
-    def view(self) -> GroupView:
-        """The group as an assignor sees it."""
-        return GroupView(
-            {
-                member.member_id: MemberView(self.reads(member.subscription), member.instance_id, member.target)
-                for member in self._members.values()
-            },
-            dict(self.topics.values()),
+    def picture(self) -> Picture:
+        """The group for an assignor."""
+        members = self._members.values()
+        return Picture(
+            tuple((each.member_id, each.subscription, each.instance_id, each.target) for each in members),
+            self._named.ids.copy(),
+            {pattern: read.ids.copy() for pattern, read in self._read.items()},
+            tuple(each.counts.copy() for each in (self._named, *self._read.values())),
         )
 
     def retarget(self, targets: Mapping[str, Partitions], nothing: Partitions) -> list[ConsumerMember]:
@@ -276,7 +309,7 @@ class ConsumerRoster:
         changed = []
         for member in self._members.values():
             target = targets.get(member.member_id, nothing)
-            if member.target != target:
+            if member.target is not target and member.target != target:
                 member.target = target
                 self.measure(member)
                 changed.append(member)
@@ -287,15 +320,3 @@ class ConsumerRoster:
 def _size(subscription: MemberSubscription) -> int:
     """About how many bytes of memory a subscription takes."""
     return sum(map(sys.getsizeof, (*subscription.topics, subscription.pattern)))
-
-
-def _digest(topics: Mapping[str, tuple[bytes, int]], resolved: Mapping[str, frozenset[str]]) -> str:
-    """A text that is another one where members read something else, without who reads what."""
-    told = blake2b(digest_size=16)
-    for name, (topic_id, count) in topics.items():
-        told.update(b"%b\0%b%d\0" % (name.encode(), topic_id, count))
-    for pattern in sorted(resolved):
-        told.update(b"\1%b\0" % pattern.encode())
-        for name in sorted(resolved[pattern] & topics.keys()):
-            told.update(b"%b\0" % name.encode())
-    return told.hexdigest()

@@ -19,18 +19,22 @@ from kclient.gateway.rows.consumer_groups import (
     ConsumerMemberSnapshot,
     encode_consumer_group,
     encode_consumer_member,
+    encode_consumer_member_steps,
 )
 from kclient.gateway.rows.keys import group_key, member_key, members_of_group
 
 if TYPE_CHECKING:
     from kclient.gateway.groups.consumers.member import ConsumerMember
     from kclient.gateway.groups.consumers.roster import ConsumerRoster
+    from kclient.gateway.groups.writer import Row
     from kclient.htp.port import Manager
 
 _FEW: Final = 500
 """Members whose rows go to the store with others."""
 _ROW: Final = 600
 """About how many bytes a row has."""
+_SHORT: Final = 500
+"""Topics that a row has which is made in one go."""
 
 
 class ChangedRows:
@@ -139,22 +143,26 @@ class ChangedRows:
         """How long the keys are."""
         return len(members_of_group(self._group_id))
 
-    def take(self, ticket: RowsStored, since_ms: int) -> list[tuple[str, Callable[[], bytes] | None]]:
+    def take(self, ticket: RowsStored, since_ms: int) -> list[tuple[str, Callable[[], Row]]]:
         """All that has changed, as it is now: what becomes of it later is of the next write."""
         ticket.taken.update(self._changed)
         ticket.replies += self._replies
         self._changed, self._replies, self._wanted = {}, [], False
         key, own = group_key(self._group_id), self._snapshot()
         before = self._stored_before = self._stored
-        rows: list[tuple[str, Callable[[], bytes] | None]] = []
+        rows: list[tuple[str, Callable[[], Row]]] = []
         if before is not None and own.assignment_epoch != before:
             # of many rows some may be lost: until all are there, what they say is not the target of the epoch
             first = replace(own, assignment_epoch=before)
             rows.append((key, partial(encode_consumer_group, first, since_ms)))
         for member_id in ticket.taken:
             member = self._members.get(member_id)
-            row = None if member is None else partial(encode_consumer_member, snapshot_of(member))
-            rows.append((member_key(self._group_id, member_id), row))
+            rows.append(
+                (
+                    member_key(self._group_id, member_id),
+                    partial(_row_of, None if member is None else snapshot_of(member)),
+                )
+            )
         rows.append((key, partial(encode_consumer_group, own, since_ms)))
         self._stored = own.assignment_epoch
         return rows
@@ -177,9 +185,9 @@ class _MemberParts:
         self._ticket = ticket
         self._since_ms = since_ms
 
-    def __iter__(self) -> Iterator[tuple[str, bytes | None]]:
+    def __iter__(self) -> Iterator[tuple[str, Row]]:
         for key, row in self._changed.take(self._ticket, self._since_ms):
-            yield key, None if row is None else row()
+            yield key, row()
 
     def stored(self) -> Iterable[None]:
         """Whoever waits is told when all are."""
@@ -187,6 +195,15 @@ class _MemberParts:
 
     async def failed(self, manager: Manager) -> None:
         """They are written again."""
+
+
+def _row_of(member: ConsumerMemberSnapshot | None) -> Row:
+    """The row of a member, None for one that has gone; where it is long it is made in steps."""
+    if member is None:
+        return None
+    if len(member.assigned) + len(member.revoking) + len(member.target) > _SHORT:
+        return partial(encode_consumer_member_steps, member)
+    return encode_consumer_member(member)
 
 
 def snapshot_of(member: ConsumerMember) -> ConsumerMemberSnapshot:
