@@ -394,6 +394,10 @@ class ClassicGroup(Rebalancing):
         """It has one row."""
         return ()
 
+    def remove_rows(self, keys: Sequence[str]) -> bool:
+        """Its members have none of their own."""
+        return False
+
     def delete(self) -> ErrorCode:
         """Remove the group if it has no members; returns NONE, NON_EMPTY_GROUP or GROUP_ID_NOT_FOUND."""
         if self.state is GroupState.DEAD:

@@ -115,6 +115,10 @@ class Group(Protocol):
         """The keys of rows beside its own that the store may still have when it is deleted."""
         ...
 
+    def remove_rows(self, keys: Sequence[str]) -> bool:
+        """Have rows of members that there were removed with its next ones; False where its type has no such rows."""
+        ...
+
     def delete(self) -> ErrorCode:
         """Remove the group if it has no members; NONE, NON_EMPTY_GROUP or GROUP_ID_NOT_FOUND."""
         ...
@@ -190,7 +194,7 @@ class GroupKind(NamedTuple):
 class ManagedGroup:
     """A group with its offsets."""
 
-    __slots__ = ("group", "holding", "offsets", "since_ms", "unread")
+    __slots__ = ("group", "holding", "left", "offsets", "since_ms", "unread")
 
     def __init__(self, group: Group, since_ms: int, holding: GroupHolding, memory: MemoryAccount) -> None:
         self.group: Group = group
@@ -199,6 +203,8 @@ class ManagedGroup:
         self.offsets: GroupOffsets = GroupOffsets(memory)
         self.since_ms: int = since_ms
         """Since when it has been in this state, by the wall clock; kept for groups without members."""
+        self.left: Sequence[str] = ()
+        """The keys of rows of members, of when it was of another type, that could not be removed."""
         self.unread: bool = False
         """Whether its row cannot be read: nobody knows since when it has been without members."""
         self.count()

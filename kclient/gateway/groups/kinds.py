@@ -106,6 +106,10 @@ class ForeignGroup:
         """It is not deleted here."""
         return ()
 
+    def remove_rows(self, keys: Sequence[str]) -> bool:
+        """Its members have none of their own."""
+        return False
+
     def delete(self) -> ErrorCode:
         """It may have members."""
         return ErrorCode.NON_EMPTY_GROUP

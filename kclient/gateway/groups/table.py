@@ -162,8 +162,17 @@ class GroupTable:
         before = managed.group
         self.perform(managed, before.unload())
         managed.group = self.kinds[kind].make(before.group_id, self.settings_of(before.group_id))
+        self.remove_left(managed)
         managed.count()
         logger.info("group %s: the empty %s group becomes a %s group", before.group_id, before.type, kind)
+
+    def remove_left(self, managed: ManagedGroup) -> None:
+        """Rows that are left of members are not to be taken for members: they go with the next rows of such a group.
+
+        While it is of another type they do no harm, and go at the next start.
+        """
+        if managed.left and managed.group.remove_rows(managed.left):
+            managed.left = ()
 
     # What state machines ask for
 
@@ -246,7 +255,14 @@ class GroupTable:
         group = managed.group = kind.make(group_id, self.settings_of(group_id))
         rows: dict[str, Row] = dict.fromkeys(wanted.gone)
         rows[keys.group_key(group_id)] = partial(kind.encode, wanted.snapshot, now_ms)
-        self._writer.submit(group_id, rows, lambda _error: ())  # what is left of members goes at the next start
+
+        def done(error: ErrorCode) -> Iterable[None]:
+            if error:
+                managed.left = wanted.gone
+                self.remove_left(managed)
+            return ()
+
+        self._writer.submit(group_id, rows, done)
         self.perform(managed, group.restore(wanted.snapshot, self._clock.now()))
         self.perform(managed, group.rebalance(wanted.reason, self._clock.now()))
 

@@ -10,6 +10,7 @@ import anyio.lowlevel
 import pytest
 
 from kclient.errors import ErrorCode, GroupIdNotFoundError
+from kclient.htp.errors import StorageFullError
 from kclient.protocol.embedded import decode_embedded, encode_embedded
 from kclient.protocol.messages import (
     ConsumerProtocolAssignment,
@@ -309,3 +310,31 @@ async def test_an_administrator_removes_the_last_member_of_the_new_protocol_and_
             answer = await box.ask(LeaveGroupRequest(group_id="g", members=members))
             assert [each.error_code for each in answer.members] == [0] * len(names)
         assert await kind(box) == ("classic", "Empty")
+
+
+async def test_members_whose_rows_could_not_be_removed_do_not_come_back(
+    store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The group is a classic one, and then a consumer group again: who left in between is in neither."""
+
+    async def fails(*_args: object, **_options: object) -> None:
+        raise StorageFullError("the disk is full")
+
+    async with coordinator(store, group_consumer_assignment_interval_ms=0) as box:
+        old = await alone(box, *ALL)
+        assert (await box.ask(joining("new"))).error_code == 0
+        with monkeypatch.context() as patch:
+            patch.setattr(box.manager, "commit", fails)
+            assert (await box.ask(beat("new", -1))).error_code == 0
+            await box.groups.table._writer.drain()
+        assert (await kind(box))[0] == "classic"
+        assert (await old.join()).error_code == 0
+        mine = SyncGroupRequestAssignment(member_id=old.member_id, assignment=assignment(*ALL))
+        assert await old.sync(assignments=[mine]) == 0
+        assert (await box.ask(joining("other"))).error_code == 0
+        assert await kind(box) == ("consumer", "Reconciling")
+        await box.groups.aclose()
+        box.renew()
+        await box.groups.start()
+        (group,) = (await box.ask(ConsumerGroupDescribeRequest(group_ids=["g"]))).groups
+        assert {each.member_id for each in group.members} == {old.member_id, "other"}

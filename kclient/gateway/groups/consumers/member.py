@@ -25,8 +25,8 @@ AWAY: Final = -2
 
 _MEMBER: Final = 1_500
 """About how many bytes of memory a member takes, beside its names and partitions."""
-_PARTITION: Final = 100
-"""The same of each partition that it has or is to have."""
+_TOPIC, _PARTITION = 500, 100
+"""The same of each topic, and of each partition, that it has or is to have."""
 
 
 class MemberSubscription(NamedTuple):
@@ -94,9 +94,10 @@ class ConsumerMember:
         names = (self.member_id, self.instance_id, self.rack_id, self.client_id, self.client_host, self.assignor)
         count = sum(map(len, self.assigned.values())) + sum(map(len, self.revoking.values()))
         count += sum(map(len, self.target.values()))
+        topics = len(self.assigned) + len(self.revoking) + len(self.target)
         if self.classic is not None:
             count += sum(len(name) + len(each) for name, each in self.classic.protocols) // _PARTITION
-        return _MEMBER + sum(sys.getsizeof(name or "") for name in names) + _PARTITION * count
+        return _MEMBER + sum(sys.getsizeof(name or "") for name in names) + _TOPIC * topics + _PARTITION * count
 
     def moved_to(self, epoch: int) -> None:
         """It is at another epoch, or again at the same."""

@@ -145,6 +145,7 @@ class AssignedMembership:
         logger.info("group %s: the classic group becomes a consumer group", group.group_id)
         waiting = group.unload(ErrorCode.REBALANCE_IN_PROGRESS)
         managed.group = mixed
+        self._table.remove_left(managed)
         self._table.perform(managed, waiting)
 
     # Members of the classic protocol, while a group is migrated

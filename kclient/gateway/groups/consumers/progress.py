@@ -42,6 +42,7 @@ from kclient.gateway.groups.events import (
 )
 from kclient.gateway.groups.timers import Timers
 from kclient.gateway.rows.consumer_groups import ConsumerGroupSnapshot, ConsumerMemberSnapshot
+from kclient.gateway.rows.keys import parse_member_key
 from kclient.state_tables import next_state
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.groups")
@@ -330,6 +331,12 @@ class GroupProgress:
     def other_rows(self) -> Sequence[str]:
         """The keys of rows beside the group's own that the store may still have, of members that have gone."""
         return list(self._rows.keys)
+
+    def remove_rows(self, keys: Sequence[str]) -> bool:
+        """Remove rows of members that there were; those who are members again have their own stored."""
+        for key in keys:
+            self._rows.change(parse_member_key(key)[1])
+        return True
 
     @property
     def settled(self) -> bool:
