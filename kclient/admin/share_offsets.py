@@ -48,7 +48,7 @@ class ShareOffsetOperations(GroupOperations):
 
         Raises:
             GroupAuthorizationError: this user may not describe the group.
-            UnsupportedVersionError: the brokers have no share groups (a gateway has none).
+            UnsupportedVersionError: the brokers have no share groups (Kafka 4.2 or newer has them).
             PartialFailureError: it is not known of several partitions.
             TypeError, ValueError: these are no partitions.
         """
@@ -134,7 +134,7 @@ class ShareOffsetOperations(GroupOperations):
             GroupIdNotFoundError: it is no share group.
             UnknownTopicOrPartitionError: there is no such partition.
             GroupAuthorizationError: this user may not read with the group.
-            UnsupportedVersionError: the brokers have no share groups (a gateway has none).
+            UnsupportedVersionError: the brokers have no share groups (Kafka 4.2 or newer has them).
             PartialFailureError: several were refused; the others are altered.
             TypeError, ValueError: these are no offsets by partition.
         """
@@ -195,7 +195,7 @@ class ShareOffsetOperations(GroupOperations):
             UnknownTopicOrPartitionError: there is no such topic, or the group has nothing of it to forget; the text
                 says so where an unanswered attempt may have done it.
             GroupAuthorizationError: this user may not delete what the group has.
-            UnsupportedVersionError: the brokers have no share groups (a gateway has none).
+            UnsupportedVersionError: the brokers have no share groups (Kafka 4.2 or newer has them).
             PartialFailureError: several were refused; the others are forgotten.
             TypeError, ValueError: these are no names in a list.
         """

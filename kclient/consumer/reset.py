@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from enum import Enum
 from typing import Self
 
+from kclient.config.durations import duration_ms
 from kclient.errors import ConfigError
 
-_DURATION = re.compile(
-    r"P(?:(?P<days>\d+)D)?(?:T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?",
-    re.IGNORECASE,
-)
 EARLIEST_TIMESTAMP = -2
 LATEST_TIMESTAMP = -1
 
@@ -54,7 +50,10 @@ class ResetPolicy:
             if duration:
                 raise _bad(text)
             return cls(kind)
-        return cls(kind, _milliseconds(duration, text))
+        back = duration_ms(duration)
+        if back is None:
+            raise _bad(text)
+        return cls(kind, back)
 
     def timestamp(self, now_ms: int) -> int:
         """What to ask ListOffsets for: -2 for the earliest offset, -1 for the latest, or a time.
@@ -69,15 +68,6 @@ class ResetPolicy:
 
 EARLIEST = ResetPolicy(ResetKind.EARLIEST)
 LATEST = ResetPolicy(ResetKind.LATEST)
-
-
-def _milliseconds(duration: str, text: str) -> int:
-    match = _DURATION.fullmatch(duration)
-    if match is None or not any(match.groups()):
-        raise _bad(text)
-    parts = {name: float(value or 0) for name, value in match.groupdict().items()}
-    seconds = ((parts["days"] * 24 + parts["hours"]) * 60 + parts["minutes"]) * 60 + parts["seconds"]
-    return round(seconds * 1000)
 
 
 def _bad(text: str) -> ConfigError:

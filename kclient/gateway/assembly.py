@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 from kclient.concurrency import Supervisor, loop_soon
 from kclient.gateway.access import Access
@@ -22,12 +23,15 @@ from kclient.gateway.fenced_writer import FencedWriter
 from kclient.gateway.groups import GroupCoordinator, group_settings
 from kclient.gateway.groups.configs import GroupConfigs
 from kclient.gateway.groups.moving import CoordinatorClaims
+from kclient.gateway.groups.sharing.administration import ShareGroupAdministration
 from kclient.gateway.handing_over import HandOver
+from kclient.gateway.handlers._shares import ShareRequests
 from kclient.gateway.handlers.cluster import DescribeClusterHandler, DescribeTopicPartitionsHandler
 from kclient.gateway.handlers.configs import AlterConfigsHandler, DescribeConfigsHandler, IncrementalAlterConfigsHandler
 from kclient.gateway.handlers.consumer_groups import ConsumerGroupDescribeHandler, ConsumerGroupHeartbeatHandler
 from kclient.gateway.handlers.features import UpdateFeaturesHandler
 from kclient.gateway.handlers.fetch import FetchHandler
+from kclient.gateway.handlers.fetch_reading import FetchReader
 from kclient.gateway.handlers.groups import (
     FindCoordinatorHandler,
     HeartbeatHandler,
@@ -49,6 +53,14 @@ from kclient.gateway.handlers.reassignments import (
     ElectLeadersHandler,
     ListPartitionReassignmentsHandler,
 )
+from kclient.gateway.handlers.share_acknowledge import ShareAcknowledgeHandler
+from kclient.gateway.handlers.share_fetch import ShareFetchHandler
+from kclient.gateway.handlers.share_groups import ShareGroupDescribeHandler, ShareGroupHeartbeatHandler
+from kclient.gateway.handlers.share_groups_offsets import (
+    AlterShareGroupOffsetsHandler,
+    DeleteShareGroupOffsetsHandler,
+    DescribeShareGroupOffsetsHandler,
+)
 from kclient.gateway.handlers.table import HandlerTable
 from kclient.gateway.handlers.topics import CreatePartitionsHandler, CreateTopicsHandler, DeleteTopicsHandler
 from kclient.gateway.handlers.transactions import AddPartitionsToTxnHandler, EndTxnHandler, WriteTxnMarkersHandler
@@ -64,15 +76,18 @@ from kclient.gateway.opening_ahead import Opener
 from kclient.gateway.ownership import HeldLease
 from kclient.gateway.partition_stores import PartitionStores, shared_store
 from kclient.gateway.partitions import PartitionTable
-from kclient.gateway.peer_calls.names import is_gateway
+from kclient.gateway.peer_calls.names import FromGateway, is_gateway
 from kclient.gateway.peer_calls.routing import ClusterPeers
-from kclient.gateway.peers import LocalPeers, Peers
+from kclient.gateway.peers import LocalPeers, PartitionEnds, Peers
 from kclient.gateway.producer_ids import ProducerIds
 from kclient.gateway.producer_windows import ProducerLimit
 from kclient.gateway.releases import Releases
 from kclient.gateway.retention import Retention
 from kclient.gateway.search import TimestampSearch
 from kclient.gateway.server import RequestServer
+from kclient.gateway.shares.offsets import ShareGroupOffsets
+from kclient.gateway.shares.sessions import MemberSessions
+from kclient.gateway.shares.table import ShareTable
 from kclient.gateway.shields import Shields
 from kclient.gateway.standing import ClusterStanding
 from kclient.gateway.topics.catalogue import TopicCatalogue
@@ -92,6 +107,8 @@ from kclient.net.fair_queue import FairQueue
 _TOPICS_SHARE, _APPENDS_SHARE, _BATCHES_SHARE, _GROUP_SETTINGS_SHARE = 4, 8, 8, 32
 """One part in so many of the memory may be taken by topics, by appends that wait for syncs, and by batches that are not
 stored and nobody waits for."""
+_SHARES_SHARE: Final = 8
+"""And by what share groups read, and by the sessions of their members."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -124,6 +141,10 @@ class Assembly:
     group_configs: GroupConfigs
     """Settings of single groups."""
     groups: GroupCoordinator
+    shares: ShareTable
+    """What share groups read of the partitions that it leads."""
+    share_offsets: ShareGroupOffsets
+    """Where share groups begin to read, for administrators."""
     transactions: TransactionCoordinator
     peers: ClusterPeers
     producer_ids: ProducerIds
@@ -229,9 +250,12 @@ async def assemble(
     )  # fmt: skip
     living = LivingTopics(manager, topics.by_id, generations)
     writer = FencedWriter(manager, lease, generations, living)
+    share_offsets = ShareGroupOffsets(manager, lease, claims(CoordinatorType.GROUP), living)
+    share_admin = ShareGroupAdministration(groups.table, groups.sharing, groups.deletion, share_offsets)
     releases = Releases(manager, lease, generations)
     shared = shared_store(manager, broker, lease, writer, memory, clock.wall_ms, spawn, clock.now)
     store = PartitionStores(partition_store(manager, broker, lease, clock.wall_ms, clock.now), shared)
+    search = TimestampSearch(store.capabilities, workers)
     partitions = PartitionTable(
         topics,
         manager=manager, writer=writer, store=store, leadership=leadership, releases=releases, clock=clock,
@@ -262,7 +286,17 @@ async def assemble(
     peers = ClusterPeers(
         local, identity, topics, leadership, generations, cluster, store=address, supervisor=supervisor
     )
+    from_gateway = partial(is_gateway, gateways=cluster)
     features = Features(SUPPORTED, epoch=0)
+    sessions = MemberSessions(config.live_int("group.share.max.share.sessions"), memory.total // _SHARES_SHARE)
+    shares = ShareTable(
+        partitions, leadership,
+        manager=manager, writer=writer, settings=group_configs.delivery, find_by_time=search.find,
+        is_read=sessions.has_any, clock=clock, shields=shields, memory=memory.limited("share groups", _SHARES_SHARE),
+        spawn=spawn,
+    )  # fmt: skip
+    share_requests = ShareRequests(access, partitions, leadership, shares, sessions, clock, features)
+    reader = FetchReader(access, partitions, leadership, memory.total, config.live_int("fetch.max.bytes"), spawn)
     levels = FeatureLevels(features, manager, lease, cluster, shields)
     table = HandlerTable(
         [
@@ -279,7 +313,7 @@ async def assemble(
                 flow=queue.flow(),
                 spawn=spawn,
             ),
-            ListOffsetsHandler(access, partitions, TimestampSearch(store.capabilities, workers), leadership),
+            ListOffsetsHandler(access, partitions, search, leadership, local, from_gateway),
             OffsetForLeaderEpochHandler(access, partitions, leadership),
             DeleteRecordsHandler(access, partitions),
             DescribeProducersHandler(access, partitions, leadership),
@@ -301,8 +335,11 @@ async def assemble(
             AlterConfigsHandler(identity.node_id, config, access, catalogue, dynamic, group_configs),
             IncrementalAlterConfigsHandler(identity.node_id, config, access, catalogue, dynamic, group_configs),
             UpdateFeaturesHandler(access, levels),
-            *group_handlers(leadership, access, groups, clock, features, topics),
-            *transaction_handlers(access, transactions, local, peers, topics, cluster, groups, clock),
+            ShareFetchHandler(share_requests, reader, clock, shields),
+            ShareAcknowledgeHandler(share_requests),
+            *group_handlers(leadership, access, groups, share_admin, clock, features, topics),
+            *share_group_handlers(access, groups, share_admin, features, topics, peers),
+            *transaction_handlers(access, transactions, local, peers, topics, from_gateway, groups, clock),
         ],
         features,
     )
@@ -325,6 +362,8 @@ async def assemble(
         shared=shared,
         group_configs=group_configs,
         groups=groups,
+        shares=shares,
+        share_offsets=share_offsets,
         transactions=transactions,
         peers=peers,
         producer_ids=producer_ids,
@@ -344,6 +383,7 @@ async def assemble(
                 dynamic,
                 levels,
                 group_configs,
+                shares,
                 FollowedTopics(topics, catalogue, manager),
             ],
         ),
@@ -356,11 +396,12 @@ def group_handlers(
     leadership: Leadership,
     access: Access,
     groups: GroupCoordinator,
+    shares: ShareGroupAdministration,
     clock: Clock,
     features: Features,
     topics: TopicTable,
 ) -> list[Handler]:
-    """Who answers what is asked of consumer groups."""
+    """Who answers what is asked of groups of all types, and of consumer groups."""
     return [
         FindCoordinatorHandler(leadership, access),
         JoinGroupHandler(access, groups.membership),
@@ -371,10 +412,28 @@ def group_handlers(
         ConsumerGroupDescribeHandler(access, groups.table, topics),
         ListGroupsHandler(access, groups.table),
         DescribeGroupsHandler(access, groups.table),
-        DeleteGroupsHandler(access, groups.deletion),
+        DeleteGroupsHandler(access, groups.deletion, shares),
         OffsetCommitHandler(access, groups.committed, clock),
         OffsetFetchHandler(access, groups.committed),
         OffsetDeleteHandler(access, groups.committed),
+    ]
+
+
+def share_group_handlers(
+    access: Access,
+    groups: GroupCoordinator,
+    shares: ShareGroupAdministration,
+    features: Features,
+    topics: TopicTable,
+    ends: PartitionEnds,
+) -> list[Handler]:
+    """Who answers what is asked of share groups."""
+    return [
+        ShareGroupHeartbeatHandler(access, groups.sharing, features),
+        ShareGroupDescribeHandler(access, groups.table, topics, features),
+        DescribeShareGroupOffsetsHandler(access, shares, topics, features, ends),
+        AlterShareGroupOffsetsHandler(access, shares, topics, features),
+        DeleteShareGroupOffsetsHandler(access, shares, topics, features),
     ]
 
 
@@ -384,12 +443,11 @@ def transaction_handlers(
     local: LocalPeers,
     peers: Peers,
     topics: TopicTable,
-    cluster: ClusterView,
+    from_gateway: FromGateway,
     groups: GroupCoordinator,
     clock: Clock,
 ) -> list[Handler]:
     """Who answers what is asked of transactions."""
-    from_gateway = partial(is_gateway, gateways=cluster)
     return [
         AddPartitionsToTxnHandler(access, transactions, topics, from_gateway),
         EndTxnHandler(access, transactions),

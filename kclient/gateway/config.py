@@ -12,7 +12,17 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 from kclient.arguments import shown
 from kclient.errors import ConfigError
 from kclient.gateway.setting import LONG_MAX, BrokerSetting, SettingType, Value, did_you_mean
-from kclient.gateway.settings import BROKER_SETTINGS, ELSEWHERE, HTP_MAPPING, HTP_MIRROR, TOPIC_SETTINGS, WITHOUT_EFFECT
+from kclient.gateway.settings import (
+    BROKER_SETTINGS,
+    ELSEWHERE,
+    GROUP_SETTINGS,
+    GROUP_TYPES_WITH_SETTINGS,
+    HTP_MAPPING,
+    HTP_MIRROR,
+    TOPIC_SETTINGS,
+    WITHOUT_EFFECT,
+    bounds_of,
+)
 from kclient.net.memory_budget import most_of_one
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.config")
@@ -68,7 +78,7 @@ class BrokerConfig:
         self._resolve()
         self._limit_requests()
         self._check_session_timeouts()
-        self._check_consumer_groups()
+        self._check_groups()
         self._check_topics()
 
     def _limit_requests(self) -> None:
@@ -93,19 +103,23 @@ class BrokerConfig:
                 f"{least}={self.get_int(least)} is more than {most}={self.get_int(most)}: nobody could join a group"
             )
 
-    def _check_consumer_groups(self) -> None:
-        """As on Kafka the settings for consumer groups lie in the bounds of those of single groups."""
-        for part in ("assignment.interval.ms", "heartbeat.interval.ms", "session.timeout.ms"):
-            name, low, high = (f"group.consumer.{each}{part}" for each in ("", "min.", "max."))
-            least, value, most = self.get_int(low), self.get_int(name), self.get_int(high)
-            if not least <= value <= most:
-                raise ConfigError(f"{name}={value} has to be between {low}={least} and {high}={most}: set these, too")
-        heartbeat, session = "group.consumer.heartbeat.interval.ms", "group.consumer.session.timeout.ms"
-        if self.get_int(heartbeat) >= self.get_int(session):
-            raise ConfigError(
-                f"{heartbeat}={self.get_int(heartbeat)} has to be less than {session}={self.get_int(session)}: members "
-                "would be removed that are there"
-            )
+    def _check_groups(self) -> None:
+        """As on Kafka the settings for groups of a type lie in the bounds of those of single groups."""
+        for setting in GROUP_SETTINGS.values():
+            for name, _ in setting.synonyms:
+                low, high = bounds_of(name)
+                least, value, most = self.get_int(low), self.get_int(name), self.get_int(high)
+                if not least <= value <= most:
+                    raise ConfigError(
+                        f"{name}={value} has to be between {low}={least} and {high}={most}: set these, too"
+                    )
+        for kind in GROUP_TYPES_WITH_SETTINGS:
+            heartbeat, session = f"group.{kind}.heartbeat.interval.ms", f"group.{kind}.session.timeout.ms"
+            if self.get_int(heartbeat) >= self.get_int(session):
+                raise ConfigError(
+                    f"{heartbeat}={self.get_int(heartbeat)} has to be less than {session}={self.get_int(session)}: "
+                    "members would be removed that are there"
+                )
 
     def _check_topics(self) -> None:
         """No topic may be without settings because of the broker's."""
@@ -166,7 +180,7 @@ class BrokerConfig:
         other._values = dict(self._values)
         other.set_dynamic(values)
         other._check_session_timeouts()
-        other._check_consumer_groups()
+        other._check_groups()
         other._check_topics()
         return other
 

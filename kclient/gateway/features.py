@@ -47,7 +47,14 @@ class Feature:
 GROUP_VERSION: Final = "group.version"
 """Groups whose partitions the coordinator assigns (KIP-848), from level 1 on."""
 
-SUPPORTED: Final = (Feature(GROUP_VERSION, 0, 1, 1), Feature("transaction.version", 0, 2, 2))
+SHARE_VERSION: Final = "share.version"
+"""Share groups (KIP-932), from level 1 on."""
+
+SUPPORTED: Final = (
+    Feature(GROUP_VERSION, 0, 1, 1),
+    Feature(SHARE_VERSION, 0, 1, 1),
+    Feature("transaction.version", 0, 2, 2),
+)
 """The features of a gateway, with the levels that are in use until UpdateFeatures has set others."""
 
 

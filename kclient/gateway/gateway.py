@@ -434,6 +434,7 @@ class Gateway:
         self._background += [
             self._supervisor.spawn(parts.retention.run, name="retention"),
             self._supervisor.spawn(parts.opener.run, name="open partitions"),
+            self._supervisor.spawn(parts.shares.run, name="locks of share groups"),
             self._supervisor.spawn(parts.feed.run, name="follow changes"),
             self._supervisor.spawn(parts.cluster.watch, name="watch other gateways"),
         ]

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("kclient.gateway.log")
 
 
-def _while_it_runs(spawn: Callable[..., object]) -> Callable[..., object]:
+def while_it_runs(spawn: Callable[..., object]) -> Callable[..., object]:
     """Starts tasks of a gateway that runs.
 
     The store tells what became of an append also when the gateway has failed: then nobody is left to do something about
@@ -105,7 +105,7 @@ class PartitionTable:
         self._topics = topics
         self._leadership = leadership
         self._checkpoints = Checkpoints(manager, writer, memory)
-        spawn = _while_it_runs(spawn)
+        spawn = while_it_runs(spawn)
         aborted = AbortedRows(manager)
         self._around = Surroundings(
             store, clock, producers, self._checkpoints, memory.account("partitions"), appends, aborted, leadership,

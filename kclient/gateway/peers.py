@@ -9,6 +9,7 @@ of their topics: one that was deleted and made anew is another one.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import anyio
@@ -59,7 +60,19 @@ Outcomes = Mapping[PartitionId, int]
 """Kafka's error code for each partition."""
 
 
-class Peers(Protocol):
+class PartitionEnds(Protocol):
+    """Knows where partitions end."""
+
+    async def ends(self, partitions: Collection[PartitionId]) -> Mapping[PartitionId, int]:
+        """The high watermarks of partitions.
+
+        Returns:
+            By partition. One that is not there, or whose leader or store does not answer, is missing.
+        """
+        ...
+
+
+class Peers(PartitionEnds, Protocol):
     """The other gateways, and this one."""
 
     async def verify(self, transaction: TransactionOf, partitions: Collection[PartitionId], *, add: bool) -> Outcomes:
@@ -150,6 +163,28 @@ class LocalPeers:
     def tell_outcome(self, group_ids: Collection[str]) -> None:
         """Tells the groups that are coordinated here."""
         self._decided(group_ids)
+
+    async def ends(self, partitions: Collection[PartitionId]) -> Mapping[PartitionId, int]:
+        """Of those that are led here; they are opened, all at the same time, and waited for a while only."""
+        found: dict[PartitionId, int] = {}
+        here: list[tuple[PartitionId, Partition]] = []
+        pace = Pace(self._flow)
+        for each in partitions:
+            if pace.over:
+                await pace.pause()
+            record = self._topics.by_id(each.topic_id)
+            partition = None if record is None else self._partitions.of(record, each.partition)
+            if partition is not None:
+                partition.open_soon()
+                here.append((each, partition))
+        with anyio.move_on_after(_PATIENCE_S):
+            for each, partition in here:
+                if pace.over:
+                    await pace.pause()
+                with suppress(KafkaError):
+                    await partition.ready()
+                    found[each] = partition.log.high_watermark
+        return found
 
     async def write_markers(
         self, ends: Sequence[EndOfTransaction], *, patience_s: float = _PATIENCE_S, flow: Flow | None = None

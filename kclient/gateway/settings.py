@@ -10,6 +10,7 @@ from typing import Final
 
 from kclient.config.setting import Boolean, Choice, Decimal, List, Number, Text
 from kclient.gateway.setting import INT_MAX, LONG_MAX, BrokerSetting, HostLimits, RetentionTime
+from kclient.gateway.settings_of_shares import BROKER_SETTINGS_OF_SHARES, GROUP_SETTINGS_OF_SHARES
 from kclient.records.bounds import INT16_MAX
 
 MOST_PARTITIONS: Final = 10_000
@@ -318,6 +319,7 @@ BROKER_SETTINGS: Final[Mapping[str, BrokerSetting]] = _table(
     BrokerSetting("group.max.session.timeout.ms", _I, "1800000", "Longest session timeout a member may ask for."),
     BrokerSetting("group.max.size", Number(1), str(INT_MAX), "Most members of a group."),
     BrokerSetting("group.min.session.timeout.ms", _I, "6000", "Shortest session timeout a member may ask for."),
+    *BROKER_SETTINGS_OF_SHARES,
     BrokerSetting("listeners", _LI, "PLAINTEXT://:9092", "The address listened on (`listen`)."),
     BrokerSetting(
         "log.cleaner.delete.retention.ms", Number(0, LONG_MAX), "86400000", "Default of delete.retention.ms."
@@ -537,9 +539,26 @@ GROUP_SETTINGS: Final[dict[str, BrokerSetting]] = {
             "How long a member of the group may not be heard of (KIP-848).",
             (("group.consumer.session.timeout.ms", 1),),
         ),
+        *GROUP_SETTINGS_OF_SHARES,
     )
 }
 """Of single groups."""
+GROUP_TYPES_WITH_SETTINGS: Final = ("consumer", "share")
+"""The types of groups that have settings of their own; their names begin with the type."""
+
+
+def bounds_of(name: str) -> tuple[str, str]:
+    """The broker settings that bound what a group may set.
+
+    Args:
+        name: The broker setting that holds for groups which set nothing, such as `group.share.session.timeout.ms`.
+
+    Returns:
+        Of the least and of the most, such as `group.share.min.session.timeout.ms`.
+    """
+    _, kind, part = name.split(".", 2)
+    return f"group.{kind}.min.{part}", f"group.{kind}.max.{part}"
+
 
 WITHOUT_EFFECT: Final = (
     "auto.leader.rebalance.enable",

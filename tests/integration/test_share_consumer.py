@@ -1,4 +1,4 @@
-"""Share consumers (KIP-932) on real Kafka: what one gets, what it says of it, and who gets it then."""
+"""Share consumers (KIP-932) on Kafka and on a gateway: what one gets, what it says of it, and who gets it then."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from kclient.errors import (
 from kclient.types import TopicPartition
 from tests.kafka_server import KafkaServer
 
-pytestmark = [pytest.mark.anyio, pytest.mark.kafka, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
 ON_ASYNCIO = pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
 CONSOLE = "org.apache.kafka.tools.consumer.ConsoleShareConsumer"
@@ -34,8 +34,8 @@ VALUES = [b"%d" % number for number in range(6)]
 
 
 @pytest.fixture
-async def admin(kafka: KafkaServer, topic: str) -> AsyncIterator[Admin]:
-    async with Admin(bootstrap_servers=kafka.bootstrap) as found:
+async def admin(broker: str, topic: str) -> AsyncIterator[Admin]:
+    async with Admin(bootstrap_servers=broker) as found:
         await found.create_topic(topic, 1)
         yield found
 
@@ -52,17 +52,15 @@ async def set_group(admin: Admin, group: str, **settings: str) -> None:
     await admin.alter_configs({ConfigResource(ConfigResourceType.GROUP, group): settings})
 
 
-async def send(kafka: KafkaServer, topic: str, values: Iterable[bytes], partition: int | None = None) -> None:
-    async with kclient.Producer(bootstrap_servers=kafka.bootstrap) as producer:
+async def send(broker: str, topic: str, values: Iterable[bytes], partition: int | None = None) -> None:
+    async with kclient.Producer(bootstrap_servers=broker) as producer:
         await producer.send_batch(topic, list(values), partition=partition)
         await producer.flush()
 
 
-def consumer_of(kafka: KafkaServer, group: str, *topics: str, explicit: bool = True, **more: Any) -> ShareConsumer:
+def consumer_of(broker: str, group: str, *topics: str, explicit: bool = True, **more: Any) -> ShareConsumer:
     mode = "explicit" if explicit else "implicit"
-    return ShareConsumer(
-        *topics, bootstrap_servers=kafka.bootstrap, group_id=group, share_acknowledgement_mode=mode, **more
-    )
+    return ShareConsumer(*topics, bootstrap_servers=broker, group_id=group, share_acknowledgement_mode=mode, **more)
 
 
 async def some(consumer: ShareConsumer, count: int = 1) -> list[kclient.ConsumerRecord]:
@@ -90,10 +88,10 @@ def values_of(records: Iterable[kclient.ConsumerRecord]) -> list[Any]:
     return [record.value for record in records]
 
 
-async def test_accepted_records_do_not_come_again(kafka: KafkaServer, topic: str, group: str) -> None:
-    await send(kafka, topic, VALUES)
+async def test_accepted_records_do_not_come_again(broker: str, topic: str, group: str) -> None:
+    await send(broker, topic, VALUES)
     tp = TopicPartition(topic, 0)
-    async with consumer_of(kafka, group, topic) as consumer:
+    async with consumer_of(broker, group, topic) as consumer:
         assert consumer.acquisition_lock_timeout_ms() is None
         records = await next_poll(consumer)
         assert values_of(records) == VALUES
@@ -105,17 +103,17 @@ async def test_accepted_records_do_not_come_again(kafka: KafkaServer, topic: str
         assert await consumer.commit() == {}
         with pytest.raises(IllegalStateError, match="cannot be acknowledged"):
             consumer.acknowledge(records[0])
-        await send(kafka, topic, [b"more"])
+        await send(broker, topic, [b"more"])
         assert values_of(await some(consumer)) == [b"more"]
         assert consumer.metrics()["records-consumed-total"] == 7
-    async with consumer_of(kafka, group, topic) as other:
+    async with consumer_of(broker, group, topic) as other:
         assert not await other.poll(3.0)
 
 
 @ON_ASYNCIO
-async def test_release_and_reject(kafka: KafkaServer, topic: str, group: str) -> None:
-    await send(kafka, topic, VALUES)
-    async with consumer_of(kafka, group, topic) as consumer:
+async def test_release_and_reject(broker: str, topic: str, group: str) -> None:
+    await send(broker, topic, VALUES)
+    async with consumer_of(broker, group, topic) as consumer:
         for record in await next_poll(consumer):
             kind = {0: AcknowledgeType.RELEASE, 1: AcknowledgeType.REJECT, 4: AcknowledgeType.RELEASE}
             consumer.acknowledge(record, kind.get(record.offset, AcknowledgeType.ACCEPT))
@@ -126,9 +124,9 @@ async def test_release_and_reject(kafka: KafkaServer, topic: str, group: str) ->
 
 
 @ON_ASYNCIO
-async def test_explicit_mode_wants_every_record_acknowledged(kafka: KafkaServer, topic: str, group: str) -> None:
-    await send(kafka, topic, VALUES)
-    async with consumer_of(kafka, group, topic) as consumer:
+async def test_explicit_mode_wants_every_record_acknowledged(broker: str, topic: str, group: str) -> None:
+    await send(broker, topic, VALUES)
+    async with consumer_of(broker, group, topic) as consumer:
         records = await next_poll(consumer)
         consumer.acknowledge(records[0], AcknowledgeType.RELEASE)
         consumer.acknowledge(records[0])  # what is not sent yet may be corrected
@@ -143,10 +141,10 @@ async def test_explicit_mode_wants_every_record_acknowledged(kafka: KafkaServer,
 
 
 @ON_ASYNCIO
-async def test_implicit_mode_accepts_with_the_next_poll(kafka: KafkaServer, topic: str, group: str) -> None:
-    await send(kafka, topic, VALUES)
+async def test_implicit_mode_accepts_with_the_next_poll(broker: str, topic: str, group: str) -> None:
+    await send(broker, topic, VALUES)
     told: list[tuple[dict[TopicPartition, set[int]], KafkaError | None]] = []
-    async with consumer_of(kafka, group, topic, explicit=False, max_poll_records=4) as consumer:
+    async with consumer_of(broker, group, topic, explicit=False, max_poll_records=4) as consumer:
         consumer.set_acknowledgement_commit_callback(lambda offsets, error: told.append((offsets, error)))
         first = await next_poll(consumer)
         assert values_of(first) == VALUES[:4]
@@ -156,34 +154,35 @@ async def test_implicit_mode_accepts_with_the_next_poll(kafka: KafkaServer, topi
         assert await consumer.commit() == {TopicPartition(topic, 0): None}
     tp = TopicPartition(topic, 0)
     assert {offset for offsets, error in told if error is None for offset in offsets[tp]} == set(range(6))
-    async with consumer_of(kafka, group, topic) as other:
+    async with consumer_of(broker, group, topic) as other:
         assert not await other.poll(2.0)
 
 
 @ON_ASYNCIO
-async def test_closing_gives_back_what_was_returned_last_and_the_rest(
-    kafka: KafkaServer, topic: str, group: str
-) -> None:
-    await send(kafka, topic, VALUES)
-    async with consumer_of(kafka, group, topic, explicit=False, max_poll_records=2) as consumer:
+async def test_closing_gives_back_what_was_returned_last_and_the_rest(broker: str, topic: str, group: str) -> None:
+    await send(broker, topic, VALUES)
+    async with consumer_of(broker, group, topic, explicit=False, max_poll_records=2) as consumer:
         assert values_of(await next_poll(consumer)) == VALUES[:2]
         assert values_of(await next_poll(consumer)) == VALUES[2:4]  # which accepts those before
-    async with consumer_of(kafka, group, topic) as other:
+    async with consumer_of(broker, group, topic) as other:
         records = await next_poll(other)
         assert values_of(records) == VALUES[2:]
         other.acknowledge(records[0])
         # the others are given back as this one closes: long before their lock is over
     with anyio.fail_after(15):
-        async with consumer_of(kafka, group, topic) as third:
+        async with consumer_of(broker, group, topic) as third:
             assert values_of(await next_poll(third)) == VALUES[3:]
 
 
 @ON_ASYNCIO
-async def test_two_consumers_share_a_partition(kafka: KafkaServer, topic: str, group: str) -> None:
+async def test_two_consumers_share_a_partition(broker: str, topic: str, group: str) -> None:
     for value in VALUES:
-        await send(kafka, topic, [value])  # a batch each
+        await send(broker, topic, [value])  # a batch each
     settings: dict[str, Any] = {"max_poll_records": 1, "share_acquire_mode": "record_limit"}
-    async with consumer_of(kafka, group, topic, **settings) as one, consumer_of(kafka, group, topic, **settings) as two:
+    async with (
+        consumer_of(broker, group, topic, **settings) as one,
+        consumer_of(broker, group, topic, **settings) as two,
+    ):
         held = [await next_poll(one), await next_poll(two)]
         assert [len(records) for records in held] == [1, 1]
         assert values_of(held[0]) != values_of(held[1])
@@ -195,13 +194,11 @@ async def test_two_consumers_share_a_partition(kafka: KafkaServer, topic: str, g
 
 
 @ON_ASYNCIO
-async def test_a_lock_that_is_over_and_one_that_is_renewed(
-    kafka: KafkaServer, admin: Admin, topic: str, group: str
-) -> None:
+async def test_a_lock_that_is_over_and_one_that_is_renewed(broker: str, admin: Admin, topic: str, group: str) -> None:
     await set_group(admin, group, **{"share.record.lock.duration.ms": "15000"})
-    await send(kafka, topic, VALUES[:2])
+    await send(broker, topic, VALUES[:2])
     tp = TopicPartition(topic, 0)
-    async with consumer_of(kafka, group, topic) as slow, consumer_of(kafka, group, topic) as other:
+    async with consumer_of(broker, group, topic) as slow, consumer_of(broker, group, topic) as other:
         records = await next_poll(slow)
         assert slow.acquisition_lock_timeout_ms() == 15_000
         begun = anyio.current_time()
@@ -225,11 +222,9 @@ async def test_a_lock_that_is_over_and_one_that_is_renewed(
 
 
 @ON_ASYNCIO
-async def test_a_renewed_record_may_be_acknowledged_without_another_poll(
-    kafka: KafkaServer, topic: str, group: str
-) -> None:
-    await send(kafka, topic, VALUES[:2])
-    async with consumer_of(kafka, group, topic) as consumer:
+async def test_a_renewed_record_may_be_acknowledged_without_another_poll(broker: str, topic: str, group: str) -> None:
+    await send(broker, topic, VALUES[:2])
+    async with consumer_of(broker, group, topic) as consumer:
         first, second = await next_poll(consumer)
         consumer.acknowledge(first, AcknowledgeType.RENEW)
         consumer.acknowledge(second)
@@ -239,11 +234,11 @@ async def test_a_renewed_record_may_be_acknowledged_without_another_poll(
         assert not await consumer.poll(1.0)
 
 
-async def test_several_partitions(kafka: KafkaServer, admin: Admin, topic: str, group: str) -> None:
+async def test_several_partitions(broker: str, admin: Admin, topic: str, group: str) -> None:
     await admin.create_partitions({topic: 3})
     for partition in range(3):
-        await send(kafka, topic, [b"%d" % partition], partition)
-    async with consumer_of(kafka, group, topic) as consumer:
+        await send(broker, topic, [b"%d" % partition], partition)
+    async with consumer_of(broker, group, topic) as consumer:
         found: list[kclient.ConsumerRecord] = []
         results: dict[TopicPartition, KafkaError | None] = {}
         while len(found) < 3:
@@ -254,9 +249,9 @@ async def test_several_partitions(kafka: KafkaServer, admin: Admin, topic: str, 
 
 
 @ON_ASYNCIO
-async def test_columns(kafka: KafkaServer, topic: str, group: str) -> None:
-    await send(kafka, topic, VALUES)
-    async with consumer_of(kafka, group, topic) as consumer:
+async def test_columns(broker: str, topic: str, group: str) -> None:
+    await send(broker, topic, VALUES)
+    async with consumer_of(broker, group, topic) as consumer:
         with anyio.fail_after(40):
             while not (batch := await consumer.poll_arrow(5.0)).num_rows:
                 assert batch.schema.names[-1] == "deliveryCount"
@@ -277,9 +272,9 @@ async def test_columns(kafka: KafkaServer, topic: str, group: str) -> None:
 
 
 @ON_ASYNCIO
-async def test_a_record_that_cannot_be_deserialized(kafka: KafkaServer, topic: str, group: str) -> None:
-    await send(kafka, topic, [b"0", b"x", b"2"])
-    async with consumer_of(kafka, group, topic, value_deserializer=lambda data: int(data)) as consumer:
+async def test_a_record_that_cannot_be_deserialized(broker: str, topic: str, group: str) -> None:
+    await send(broker, topic, [b"0", b"x", b"2"])
+    async with consumer_of(broker, group, topic, value_deserializer=lambda data: int(data)) as consumer:
         assert values_of(await some(consumer)) == [0]
         with pytest.raises(RecordDeserializationError, match="The record is released") as caught:
             await consumer.poll(5.0)
@@ -290,9 +285,9 @@ async def test_a_record_that_cannot_be_deserialized(kafka: KafkaServer, topic: s
         assert not await consumer.poll(1.0)
 
 
-async def test_iterating_and_wakeup(kafka: KafkaServer, topic: str, group: str) -> None:
-    await send(kafka, topic, VALUES)
-    async with consumer_of(kafka, group, topic, explicit=False) as consumer:
+async def test_iterating_and_wakeup(broker: str, topic: str, group: str) -> None:
+    await send(broker, topic, VALUES)
+    async with consumer_of(broker, group, topic, explicit=False) as consumer:
         found: list[bytes] = []
         with anyio.fail_after(40):
             async for record in consumer:
@@ -303,7 +298,7 @@ async def test_iterating_and_wakeup(kafka: KafkaServer, topic: str, group: str) 
         consumer.wakeup()
         with pytest.raises(WakeupError):
             await consumer.poll(5.0)
-    async with consumer_of(kafka, group, topic, explicit=False) as other:
+    async with consumer_of(broker, group, topic, explicit=False) as other:
         assert values_of(await next_poll(other)) == VALUES[3:]  # the fourth one may not be processed
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(wake_later, other)
@@ -317,12 +312,12 @@ async def wake_later(consumer: ShareConsumer) -> None:
 
 
 @ON_ASYNCIO
-async def test_a_topic_that_comes_later(kafka: KafkaServer, admin: Admin, topic: str, group: str) -> None:
-    async with consumer_of(kafka, group, f"{topic}-later", allow_auto_create_topics=False) as consumer:
+async def test_a_topic_that_comes_later(broker: str, admin: Admin, topic: str, group: str) -> None:
+    async with consumer_of(broker, group, f"{topic}-later", allow_auto_create_topics=False) as consumer:
         assert not await consumer.poll(1.0)
         assert consumer.subscription() == {f"{topic}-later"}
         await admin.create_topic(f"{topic}-later", 1)
-        await send(kafka, f"{topic}-later", VALUES)
+        await send(broker, f"{topic}-later", VALUES)
         assert len(await some(consumer, 6)) == 6
         await consumer.unsubscribe()
         with pytest.raises(IllegalStateError, match="subscribe"):
@@ -332,25 +327,26 @@ async def test_a_topic_that_comes_later(kafka: KafkaServer, admin: Admin, topic:
 
 
 @ON_ASYNCIO
-async def test_beside_the_console_of_kafka(kafka: KafkaServer, topic: str, group: str) -> None:
-    await send(kafka, topic, VALUES)
-    async with consumer_of(kafka, group, topic) as consumer:
+@pytest.mark.kafka
+async def test_beside_the_console_of_kafka(broker: str, kafka: KafkaServer, topic: str, group: str) -> None:
+    await send(broker, topic, VALUES)
+    async with consumer_of(broker, group, topic) as consumer:
         for record in await next_poll(consumer):
             consumer.acknowledge(record, AcknowledgeType.ACCEPT if record.offset < 3 else AcknowledgeType.RELEASE)
         await consumer.commit()
-        arguments = ["--bootstrap-server", kafka.bootstrap, "--group", group, "--topic", topic, "--max-messages", "3"]
+        arguments = ["--bootstrap-server", broker, "--group", group, "--topic", topic, "--max-messages", "3"]
         read = await anyio.to_thread.run_sync(lambda: kafka.run_tool(CONSOLE, *arguments, timeout=60))
         assert read.split() == ["3", "4", "5"]
 
 
-def test_in_blocking_code(kafka: KafkaServer, topic: str) -> None:
+def test_in_blocking_code(broker: str, topic: str) -> None:
     group = f"share-{uuid.uuid4().hex[:8]}"
-    with kclient.sync.Admin(bootstrap_servers=kafka.bootstrap) as admin:
+    with kclient.sync.Admin(bootstrap_servers=broker) as admin:
         admin.create_topic(topic, 1)
         admin.alter_configs({ConfigResource(ConfigResourceType.GROUP, group): {"share.auto.offset.reset": "earliest"}})
-    with kclient.sync.Producer(bootstrap_servers=kafka.bootstrap) as producer:
+    with kclient.sync.Producer(bootstrap_servers=broker) as producer:
         producer.send_batch(topic, VALUES)
-    settings = {"bootstrap_servers": kafka.bootstrap, "group_id": group}
+    settings = {"bootstrap_servers": broker, "group_id": group}
     with kclient.sync.ShareConsumer(topic, **settings, share_acknowledgement_mode="explicit") as consumer:
         while not (records := consumer.poll(5.0)):
             pass
@@ -367,17 +363,8 @@ def test_in_blocking_code(kafka: KafkaServer, topic: str) -> None:
 
 
 @ON_ASYNCIO
-@pytest.mark.parametrize("share", ["kafka3"])
-async def test_an_older_broker(share: str, request: pytest.FixtureRequest, topic: str) -> None:
-    server: KafkaServer = request.getfixturevalue(share)
-    async with consumer_of(server, "g", topic) as consumer:
+@pytest.mark.kafka
+async def test_an_older_broker(kafka3: KafkaServer, topic: str) -> None:
+    async with consumer_of(kafka3.bootstrap, "g", topic) as consumer:
         with pytest.raises(UnsupportedVersionError, match="does not serve share groups"):
             await consumer.poll(20.0)
-
-
-@ON_ASYNCIO
-async def test_a_gateway() -> None:
-    with kclient.sync.Gateway("memory:share-consumer", listen="127.0.0.1:0") as gateway:
-        async with ShareConsumer("t", bootstrap_servers=gateway.bootstrap, group_id="g") as consumer:
-            with pytest.raises(UnsupportedVersionError, match="gateways serve"):
-                await consumer.poll(20.0)

@@ -15,13 +15,14 @@ import java.util.TreeSet;
 import java.util.stream.Collectors;
 
 import org.apache.kafka.common.Uuid;
-import org.apache.kafka.coordinator.group.api.assignor.ConsumerGroupPartitionAssignor;
 import org.apache.kafka.coordinator.group.api.assignor.GroupSpec;
 import org.apache.kafka.coordinator.group.api.assignor.MemberAssignment;
 import org.apache.kafka.coordinator.group.api.assignor.MemberSubscription;
+import org.apache.kafka.coordinator.group.api.assignor.PartitionAssignor;
 import org.apache.kafka.coordinator.group.api.assignor.SubscribedTopicDescriber;
 import org.apache.kafka.coordinator.group.api.assignor.SubscriptionType;
 import org.apache.kafka.coordinator.group.assignor.RangeAssignor;
+import org.apache.kafka.coordinator.group.assignor.SimpleAssignor;
 import org.apache.kafka.coordinator.group.assignor.UniformAssignor;
 import org.apache.kafka.coordinator.group.modern.MemberAssignmentImpl;
 
@@ -61,7 +62,11 @@ public class ServerAssignorOracle {
     }
 
     private static String answer(String[] parts) {
-        ConsumerGroupPartitionAssignor assignor = parts[0].equals("range") ? new RangeAssignor() : new UniformAssignor();
+        PartitionAssignor assignor = switch (parts[0]) {
+            case "range" -> new RangeAssignor();
+            case "simple" -> new SimpleAssignor();
+            default -> new UniformAssignor();
+        };
         Map<Uuid, Integer> counts = new LinkedHashMap<>();
         for (String topic : parts[1].split(",")) {
             counts.put(uuid(topic.split(":")[0]), Integer.parseInt(topic.split(":")[1]));

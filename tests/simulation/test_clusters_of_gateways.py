@@ -28,7 +28,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 @pytest.mark.slow
 def test_gateways_come_and_go() -> None:
     counts: Counter[str] = Counter()
-    for seed in range(4, 16):
+    for seed in range(10, 22):
         counts += live(seed).counts
     for what in (
         *EVENTS,

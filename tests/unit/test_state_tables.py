@@ -52,6 +52,7 @@ from kclient.gateway.membership.states import GATEWAY_TABLE, GatewayEvent, Gatew
 from kclient.gateway.partition_states import PARTITION_TABLE
 from kclient.gateway.partition_states import Event as PartitionEvent
 from kclient.gateway.partition_states import State as PartitionState
+from kclient.gateway.shares.states import RECORD_TABLE, RecordEvent, RecordState
 from kclient.gateway.transaction_states import COORDINATED_TABLE, CoordinatedEvent, CoordinatedState
 from kclient.inprocess.hosts import HOST_TABLE, HostEvent, HostState
 from kclient.net.sasl.authentication import AUTHENTICATION_TABLE, AuthenticationEvent, AuthenticationState
@@ -98,6 +99,7 @@ MACHINES = {
     "link": Machine(LINK_TABLE, LinkState, LinkEvent, "cluster.md"),
     "member": Machine(MEMBER_TABLE, MemberState, MemberEvent, "coordinator.md"),
     "partition": Machine(PARTITION_TABLE, PartitionState, PartitionEvent, "gateway.md"),
+    "record of a share group": Machine(RECORD_TABLE, RecordState, RecordEvent, "shares.md"),
     "position": Machine(POSITION_TABLE, PositionState, PositionEvent, "fetching.md"),
     "producer id": Machine(PRODUCER_ID_TABLE, ProducerIdPhase, ProducerIdEvent, "producer.md"),
     "reconciling": Machine(RECONCILING_TABLE, ReconcilingState, ReconcilingEvent, "groups.md"),

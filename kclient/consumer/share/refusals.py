@@ -22,8 +22,8 @@ def not_served(group_id: str, cause: KafkaError) -> UnsupportedVersionError:
     """The broker knows no share groups."""
     error = UnsupportedVersionError(
         f"The broker does not serve share groups (KIP-932), one of which {group_id!r} was to be: use Kafka 4.2 or "
-        "newer with the feature share.version=1, or read with kclient.Consumer, whose groups older brokers and kclient "
-        "gateways serve"
+        "newer, or a kclient gateway, with the feature share.version=1, or read with kclient.Consumer, whose groups "
+        "older brokers serve"
     )
     error.__cause__ = cause
     return error

@@ -83,7 +83,7 @@ class CommittedOffsets:
             member_id: The member, or empty.
             instance_id: Its `group.instance.id`, if it has one.
             generation: That it is in, or less than 0.
-            missing: What to say of a group that commits none here.
+            missing: What to say where there is no such group.
             commit: What it commits.
             transactional: Whether a transaction commits them.
             version: Of the request.
@@ -94,7 +94,7 @@ class CommittedOffsets:
         managed = table.groups.get(group_id)
         if managed is None:
             return ErrorCode.NONE if generation < 0 else missing
-        error = managed.group.check_commit(
+        return managed.group.check_commit(
             member_id,
             instance_id,
             generation,
@@ -103,7 +103,6 @@ class CommittedOffsets:
             transactional=transactional,
             version=version,
         )
-        return missing if error is ErrorCode.GROUP_ID_NOT_FOUND else error
 
     def check_fetch(self, group_id: str, member_id: str | None, epoch: int) -> ErrorCode:
         """Whether a member may ask for committed offsets: one of a consumer group says its epoch.

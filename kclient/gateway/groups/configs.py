@@ -5,16 +5,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
 from kclient.errors import ConfigError, InvalidConfigurationError, PolicyViolationError
-from kclient.gateway.config import Origin
+from kclient.gateway.config import SOURCE_DEFAULT, Origin
 from kclient.gateway.rows.broker import decode_settings, encode_settings
 from kclient.gateway.rows.keys import GROUP_SETTINGS as ROWS
 from kclient.gateway.rows.keys import group_settings_key, parse_group_settings_key
-from kclient.gateway.settings import GROUP_SETTINGS
+from kclient.gateway.settings import GROUP_SETTINGS, GROUP_TYPES_WITH_SETTINGS, bounds_of
+from kclient.gateway.settings_of_shares import LATEST, READ_COMMITTED, back_ms
+from kclient.gateway.shares.settings import DeliverySettings
 from kclient.htp.errors import ConflictError
 from kclient.htp.rows import scan_pages
 
@@ -34,8 +36,12 @@ _TRIES: Final = 10
 """So often a change is tried that other gateways change at the same time."""
 _GROUP: Final = 1_000
 """About how many bytes of memory the settings of a group take, beside its name."""
-_HEARTBEAT, _SESSION = "consumer.heartbeat.interval.ms", "consumer.session.timeout.ms"
-_ASSIGNMENT: Final = "consumer.assignment.interval.ms"
+_OF_COORDINATOR: Final = {
+    f"{kind}.{name}": f"group_{kind}_{name.replace('.', '_')}"
+    for kind in GROUP_TYPES_WITH_SETTINGS
+    for name in ("session.timeout.ms", "heartbeat.interval.ms", "assignment.interval.ms")
+}
+"""The fields of `GroupSettings` of settings of a group."""
 
 
 class GroupConfigs:
@@ -77,14 +83,26 @@ class GroupConfigs:
         found = self._set.get(group_id)
         if not found:
             return settings
-        values = {name: int(text) for name, text in found.items()}
-        return replace(
-            settings,
-            group_consumer_session_timeout_ms=values.get(_SESSION, settings.group_consumer_session_timeout_ms),
-            group_consumer_heartbeat_interval_ms=values.get(_HEARTBEAT, settings.group_consumer_heartbeat_interval_ms),
-            group_consumer_assignment_interval_ms=values.get(
-                _ASSIGNMENT, settings.group_consumer_assignment_interval_ms
-            ),
+        values: dict[str, Any] = {field: int(found[name]) for name, field in _OF_COORDINATOR.items() if name in found}
+        return replace(settings, **values)
+
+    def delivery(self, group_id: str) -> DeliverySettings:
+        """How records are delivered to a share group: its settings, and else those of the broker."""
+        found = self.of(group_id)
+
+        def number(name: str) -> int:
+            text = found.get(name)
+            return self._config.get_int(f"group.{name}") if text is None else int(text)
+
+        reset = found.get("share.auto.offset.reset", LATEST)
+        return DeliverySettings(
+            lock_ms=number("share.record.lock.duration.ms"),
+            deliveries=number("share.delivery.count.limit"),
+            locks=number("share.partition.max.record.locks"),
+            reset=reset,
+            reset_ms=back_ms(reset),
+            renewing=found.get("share.renew.acknowledge.enable", "true").lower() == "true",
+            committed=found.get("share.isolation.level") == READ_COMMITTED,
         )
 
     def origins(self, group_id: str, name: str) -> Iterator[Origin]:
@@ -92,8 +110,11 @@ class GroupConfigs:
         text = self.of(group_id).get(name)
         if text is not None:
             yield Origin(name, text, SOURCE_GROUP)
-        for synonym, _ in GROUP_SETTINGS[name].synonyms:
+        setting = GROUP_SETTINGS[name]
+        for synonym, _ in setting.synonyms:
             yield from self._config.origins(synonym)
+        if setting.default is not None:
+            yield Origin(name, setting.default, SOURCE_DEFAULT)
 
     # The store
 
@@ -202,17 +223,22 @@ class GroupConfigs:
                 setting.parse(text)
             except ConfigError as error:
                 raise InvalidConfigurationError(str(error)) from error
+            if not setting.synonyms:
+                continue
             numbers[name] = int(text)
             if not bounds:
                 continue
-            part = name.removeprefix("consumer.")
-            low, high = f"group.consumer.min.{part}", f"group.consumer.max.{part}"
+            low, high = bounds_of(f"group.{name}")
             if not self._config.get_int(low) <= numbers[name] <= self._config.get_int(high):
                 raise InvalidConfigurationError(
                     f"{name}={text} has to be between {low}={self._config.get_int(low)} and "
                     f"{high}={self._config.get_int(high)} of the broker"
                 )
-        session = numbers.get(_SESSION, self._config.get_int(f"group.{_SESSION}"))
-        heartbeat = numbers.get(_HEARTBEAT, self._config.get_int(f"group.{_HEARTBEAT}"))
-        if bounds and numbers and session <= heartbeat:
-            raise InvalidConfigurationError(f"{_SESSION}={session} has to be more than {_HEARTBEAT}={heartbeat}")
+        for kind in GROUP_TYPES_WITH_SETTINGS if bounds else ():
+            longest, often = f"{kind}.session.timeout.ms", f"{kind}.heartbeat.interval.ms"
+            if longest not in numbers and often not in numbers:
+                continue
+            session = numbers.get(longest, self._config.get_int(f"group.{longest}"))
+            heartbeat = numbers.get(often, self._config.get_int(f"group.{often}"))
+            if session <= heartbeat:
+                raise InvalidConfigurationError(f"{longest}={session} has to be more than {often}={heartbeat}")

@@ -18,6 +18,7 @@ from kclient.gateway.groups.loading import GroupLoader
 from kclient.gateway.groups.membership import ClassicMembership
 from kclient.gateway.groups.memory import GroupMemory
 from kclient.gateway.groups.moving import GroupMoves
+from kclient.gateway.groups.sharing.membership import SharedMembership
 from kclient.gateway.groups.table import GroupTable, without_overrides
 from kclient.gateway.groups.transactional import TransactionalOffsets
 from kclient.gateway.groups.writer import GroupWriter
@@ -103,6 +104,7 @@ class GroupCoordinator:
             overrides=overrides,
         )
         self.assigned: AssignedMembership = AssignedMembership(self.table, topics, self._memory, clock)
+        self.sharing: SharedMembership = SharedMembership(self.table, topics, self._memory, clock)
         self.membership: ClassicMembership = ClassicMembership(self.table, self.assigned, self._memory, clock)
         self.deletion: GroupDeletion = GroupDeletion(
             self.table, self._writer, deleted_topics, self._memory, clock, self._log_fields
@@ -178,4 +180,8 @@ def group_settings(config: BrokerConfig) -> GroupSettings:
         group_consumer_migration_policy=config.get_text("group.consumer.migration.policy"),
         group_consumer_max_size=get("group.consumer.max.size"),
         group_consumer_assignment_interval_ms=get("group.consumer.assignment.interval.ms"),
+        group_share_session_timeout_ms=get("group.share.session.timeout.ms"),
+        group_share_heartbeat_interval_ms=get("group.share.heartbeat.interval.ms"),
+        group_share_max_size=get("group.share.max.size"),
+        group_share_assignment_interval_ms=get("group.share.assignment.interval.ms"),
     )

@@ -50,6 +50,14 @@ class GroupSettings:
     """Whether live groups go from the classic protocol to that of consumer groups (`upgrade`), back, or both."""
     group_consumer_assignment_interval_ms: int = 1_000
     """The least time between two targets of a consumer group."""
+    group_share_session_timeout_ms: int = 45_000
+    """How long a member of a share group may not be heard of."""
+    group_share_heartbeat_interval_ms: int = 5_000
+    """How often it is to be heard of."""
+    group_share_max_size: int = 200
+    """The most members a share group may have."""
+    group_share_assignment_interval_ms: int = 1_000
+    """The least time between two targets of a share group."""
     group_new_member_join_timeout_ms: int = 300_000
     """How long a new member's parked JoinGroup keeps it in the group (its connection may be gone)."""
 
@@ -122,7 +130,7 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """A ConsumerGroupHeartbeat request: what is None has not changed."""
+    """A ConsumerGroupHeartbeat or ShareGroupHeartbeat request: what is None has not changed."""
 
     member_id: str
     epoch: int
@@ -150,7 +158,7 @@ class Beat:
 
 @dataclass(frozen=True, slots=True)
 class BeatResult:
-    """The answer to a ConsumerGroupHeartbeat request."""
+    """The answer to a ConsumerGroupHeartbeat or ShareGroupHeartbeat request."""
 
     error: ErrorCode
     member_id: str | None = None

@@ -179,6 +179,35 @@ class Group(Protocol):
         ...
 
 
+class CommitsNothing:
+    """What groups of types have in common to which nobody commits offsets."""
+
+    def check_commit(
+        self,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        now: float,
+        *,
+        commit: OffsetCommit | None = None,
+        transactional: bool = False,
+        version: int | None = None,
+    ) -> ErrorCode:
+        """Nobody may."""
+        return ErrorCode.GROUP_ID_NOT_FOUND
+
+    def check_fetch(self, member_id: str | None, epoch: int) -> ErrorCode:
+        """Whoever asks is told what is committed, of which there is nothing, or what another version has stored."""
+        return ErrorCode.NONE
+
+    def expiry(
+        self, since_ms: int, retention_ms: int, asked: AskedTopics, *, unread: bool
+    ) -> Generator[None, None, Expiry | None]:
+        """They may be in use, if there are any."""
+        yield from ()
+        return None
+
+
 class GroupKind(NamedTuple):
     """A type of groups: how one is made, and how its row is written and read."""
 

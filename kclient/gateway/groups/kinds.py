@@ -10,9 +10,14 @@ from kclient.errors import ErrorCode
 from kclient.gateway.groups.classic import ClassicGroup
 from kclient.gateway.groups.consumers.mixed import MixedGroup
 from kclient.gateway.groups.events import Action, GroupSettings, Ticket
-from kclient.gateway.groups.group import CLASSIC, AskedTopics, GroupKind
-from kclient.gateway.groups.offsets import Expiry, OffsetCommit
-from kclient.gateway.rows.consumer_groups import CONSUMER, decode_consumer_group, encode_consumer_group_steps
+from kclient.gateway.groups.group import CLASSIC, AskedTopics, CommitsNothing, GroupKind
+from kclient.gateway.groups.sharing.group import SharedGroup
+from kclient.gateway.rows.consumer_groups import (
+    CONSUMER,
+    SHARE,
+    decode_consumer_group,
+    encode_consumer_group_steps,
+)
 from kclient.gateway.rows.groups import decode_group, encode_group_steps
 
 
@@ -27,12 +32,13 @@ def _make_classic(group_id: str, settings: GroupSettings) -> ClassicGroup:
 KINDS: Final[dict[str, GroupKind]] = {
     CLASSIC: GroupKind(CLASSIC, _make_classic, encode_group_steps, decode_group),
     CONSUMER: GroupKind(CONSUMER, MixedGroup, encode_consumer_group_steps, decode_consumer_group),
+    SHARE: GroupKind(SHARE, SharedGroup, encode_consumer_group_steps, decode_consumer_group),
 }
 """By name. A type that is added has its state machine beside `classic.py`, its row in `rows/groups.py`, and whoever
 takes its requests beside `membership.py`."""
 
 
-class ForeignGroup:
+class ForeignGroup(CommitsNothing):
     """A group of a type that this version does not know: a newer one wrote its row.
 
     Its name is taken, its row and its offsets are left alone, and nobody can join it, commit to it or delete it here.
@@ -114,32 +120,7 @@ class ForeignGroup:
         """It may have members."""
         return ErrorCode.NON_EMPTY_GROUP
 
-    def check_commit(
-        self,
-        member_id: str,
-        instance_id: str | None,
-        generation: int,
-        now: float,
-        *,
-        commit: OffsetCommit | None = None,
-        transactional: bool = False,
-        version: int | None = None,
-    ) -> ErrorCode:
-        """Nobody may."""
-        return ErrorCode.GROUP_ID_NOT_FOUND
-
-    def check_fetch(self, member_id: str | None, epoch: int) -> ErrorCode:
-        """Whoever asks is told what is committed."""
-        return ErrorCode.NONE
-
     def offsets_in_use(self, asked: AskedTopics) -> Generator[None, None, tuple[ErrorCode, Iterable[str] | None]]:
         """It may have members, that read any topic."""
         yield from ()
         return ErrorCode.NON_EMPTY_GROUP, None
-
-    def expiry(
-        self, since_ms: int, retention_ms: int, asked: AskedTopics, *, unread: bool
-    ) -> Generator[None, None, Expiry | None]:
-        """They may be in use."""
-        yield from ()
-        return None

@@ -6,7 +6,6 @@ import uuid
 from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING, ClassVar, Final, cast
 
 from kclient.acls import AclOperation, ResourceType
@@ -26,6 +25,7 @@ from kclient.gateway.groups.consumers.group import MOST_TOPICS, AssignedGroup
 from kclient.gateway.groups.consumers.member import AWAY, JOINING, LEAVING
 from kclient.gateway.groups.events import Beat, BeatResult
 from kclient.gateway.groups.replies import when_done
+from kclient.gateway.handlers._members import names_of_topics, rows_of_topics
 from kclient.gateway.handlers._work import FEW, Work, rows_for, started
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
 from kclient.protocol.lazy_arrays import lazily
@@ -242,26 +242,9 @@ class ConsumerGroupDescribeHandler(Handler):
         row.group_state = group.shown_state
         row.group_epoch, row.assignment_epoch = group.group_epoch, group.assignment_epoch
         row.assignor_name = group.members.assignor
-        names: dict[bytes, str] = {}
         members = list(group.members)
-        for count, member in enumerate(members, 1):
-            for number, topic_id in enumerate(chain(member.assigned, member.target), 1):
-                if topic_id not in names:
-                    self._check_topic(topic_id, names, client)
-                if number % _SLICE == 0:
-                    yield None
-            if count % FEW == 0:
-                yield None
+        names = yield from names_of_topics(members, self._access, self._topics, client)
         row.members = lazily(len(members), (_described(member, names) for member in members))
-
-    def _check_topic(self, topic_id: bytes, names: dict[bytes, str], client: ConnectionContext) -> None:
-        """Put the name of a topic that members have among the others; a deleted one has none."""
-        record = self._topics.by_id(topic_id)
-        if record is None:
-            return
-        if not self._access.allows(client, AclOperation.DESCRIBE, ResourceType.TOPIC, record.name):
-            raise TopicAuthorizationError(f"members of the group read topics that {client.principal} may not DESCRIBE")
-        names[topic_id] = record.name
 
     def fail(
         self, request: ConsumerGroupDescribeRequest, context: RequestContext, error: KafkaError
@@ -295,15 +278,12 @@ def _described(member: ConsumerMember, names: Mapping[bytes, str]) -> ConsumerGr
 def _assignment(
     partitions: Mapping[bytes, Collection[int]], names: Mapping[bytes, str]
 ) -> ConsumerGroupDescribeResponseAssignment:
-    """Partitions of the topics that have these names; a member may have got others since they were looked up."""
-    return ConsumerGroupDescribeResponseAssignment(
-        topic_partitions=rows_for(
-            [topic_id for topic_id in partitions if topic_id in names],
-            lambda topic_id: ConsumerGroupDescribeResponseTopicPartitions(
-                topic_id=topic_id, topic_name=names[topic_id], partitions=sorted(partitions[topic_id])
-            ),
+    def topic(topic_id: bytes, name: str, numbers: Sequence[int]) -> ConsumerGroupDescribeResponseTopicPartitions:
+        return ConsumerGroupDescribeResponseTopicPartitions(
+            topic_id=topic_id, topic_name=name, partitions=list(numbers)
         )
-    )
+
+    return ConsumerGroupDescribeResponseAssignment(topic_partitions=rows_of_topics(partitions, names, topic))
 
 
 def _empty(group_id: str) -> ConsumerGroupDescribeResponseDescribedGroup:

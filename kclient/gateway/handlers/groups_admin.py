@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from kclient.gateway.groups.deletion import GroupDeletion
     from kclient.gateway.groups.group import Group
     from kclient.gateway.groups.members import Member
+    from kclient.gateway.groups.sharing.administration import ShareGroupAdministration
     from kclient.gateway.groups.table import GroupTable
 
 
@@ -174,9 +175,10 @@ class DeleteGroupsHandler(Handler):
     VERSIONS: ClassVar[VersionRange] = (0, 2)
     ROLE: ClassVar[Role] = Role.GROUPS
 
-    def __init__(self, access: Access, deletion: GroupDeletion) -> None:
+    def __init__(self, access: Access, deletion: GroupDeletion, shares: ShareGroupAdministration) -> None:
         self._access = access
         self._deletion = deletion
+        self._shares = shares
 
     def begin(self, request: DeleteGroupsRequest, context: RequestContext) -> Begun:
         """Delete each group that is named."""
@@ -184,7 +186,7 @@ class DeleteGroupsHandler(Handler):
 
     def _begin(self, request: DeleteGroupsRequest, client: ConnectionContext) -> Work:
         response = DeleteGroupsResponse()
-        writes: list[tuple[DeletableGroupResult, Write]] = []
+        writes: list[tuple[DeletableGroupResult, Write | None]] = []
         named: set[str] = set()
         for count, group_id in enumerate(request.groups_names):
             if count % FEW == FEW - 1:
@@ -199,6 +201,9 @@ class DeleteGroupsHandler(Handler):
             except KafkaError as error:
                 result.error_code = code_of(error, self.ROLE)
                 continue
+            if self._shares.deletes(group_id):
+                writes.append((result, None))
+                continue
             deleted = self._deletion.delete(group_id)
             if isinstance(deleted, Write):
                 writes.append((result, deleted))
@@ -207,8 +212,14 @@ class DeleteGroupsHandler(Handler):
         return partial(self._finish, response, writes) if writes else response
 
     async def _finish(
-        self, response: DeleteGroupsResponse, writes: list[tuple[DeletableGroupResult, Write]]
+        self, response: DeleteGroupsResponse, writes: list[tuple[DeletableGroupResult, Write | None]]
     ) -> DeleteGroupsResponse:
         for result, write in writes:
-            result.error_code = await write.wait()
+            if write is not None:
+                result.error_code = await write.wait()
+                continue
+            try:
+                result.error_code = await self._shares.delete(result.group_id)
+            except KafkaError as error:
+                result.error_code = code_of(error, self.ROLE)
         return response

@@ -9,6 +9,7 @@ from typing import ClassVar, Final, cast
 from kclient.acls import AclOperation
 from kclient.concurrency import side_by_side
 from kclient.errors import (
+    ErrorCode,
     KafkaError,
     OffsetOutOfRangeError,
     UnsupportedForMessageFormatError,
@@ -22,7 +23,10 @@ from kclient.gateway.handlers._work import READ_COMMITTED, counted, rows_of
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
 from kclient.gateway.leadership import Leadership
 from kclient.gateway.partition import Partition
+from kclient.gateway.partition_id import PartitionId
 from kclient.gateway.partitions import PartitionTable
+from kclient.gateway.peer_calls.names import FromGateway, named_id
+from kclient.gateway.peers import PartitionEnds
 from kclient.gateway.search import TimestampSearch
 from kclient.net.fair_queue import Pace
 from kclient.protocol.messages.fetch import (
@@ -71,14 +75,24 @@ class ListOffsetsHandler(Handler):
     VERSIONS: ClassVar[VersionRange] = (1, 11)
 
     def __init__(
-        self, access: Access, partitions: PartitionTable, search: TimestampSearch, leadership: Leadership
+        self,
+        access: Access,
+        partitions: PartitionTable,
+        search: TimestampSearch,
+        leadership: Leadership,
+        local: PartitionEnds,
+        from_gateway: FromGateway,
     ) -> None:
         self._partitions = NamedPartitions(access, partitions, AclOperation.DESCRIBE)
         self._internal = InternalPartitions(access, leadership)
         self._search = search
+        self._local = local
+        self._from_gateway = from_gateway
 
     def begin(self, request: ListOffsetsRequest, context: RequestContext) -> Begun:
         """Partitions may have to be opened, and times looked up on the disk."""
+        if self._from_gateway(context.client_id):  # others may hold the memory, and wait for this
+            return partial(self._ends, request)
         return cast("Begun", counted(_sizes(request), partial(self._finish, request, context)))
 
     async def _finish(self, request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse | None:
@@ -111,6 +125,31 @@ class ListOffsetsHandler(Handler):
                             self._look_up(partition, wanted, row, version, committed=committed)
                     except KafkaError as error:
                         row.error_code = code_of(error)
+        return response
+
+    async def _ends(self, request: ListOffsetsRequest) -> ListOffsetsResponse:
+        """Where partitions end, for another gateway: it names topics by their ids."""
+        ids = {topic.name: named_id(topic.name) for topic in request.topics}
+        ends = await self._local.ends(
+            [
+                PartitionId(topic_id, wanted.partition_index)
+                for topic in request.topics
+                if (topic_id := ids[topic.name]) is not None
+                for wanted in topic.partitions
+            ]
+        )
+        response = ListOffsetsResponse()
+        for topic in request.topics:
+            answer = ListOffsetsTopicResponse(name=topic.name)
+            response.topics.append(answer)
+            for wanted in topic.partitions:
+                row = ListOffsetsPartitionResponse(partition_index=wanted.partition_index, leader_epoch=-1)
+                end = ends.get(PartitionId(ids[topic.name] or b"", wanted.partition_index))
+                if end is None:
+                    row.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+                else:
+                    row.offset = end
+                answer.partitions.append(row)
         return response
 
     def _is_internal(

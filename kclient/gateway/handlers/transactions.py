@@ -26,7 +26,7 @@ from kclient.gateway.error_codes import Role, code_of
 from kclient.gateway.handlers._work import counted, rows_for
 from kclient.gateway.handlers.handler import Begun, Finish, Handler, VersionRange
 from kclient.gateway.partition_id import PartitionId
-from kclient.gateway.peer_calls.names import named_group, named_id
+from kclient.gateway.peer_calls.names import FromGateway, named_group, named_id
 from kclient.gateway.peers import EndOfTransaction, TransactionOf
 from kclient.gateway.transaction import ProducerIdentity
 from kclient.net.fair_queue import Pace
@@ -74,8 +74,6 @@ _PER_END: Final = 1500
 """The same of one where a transaction is to end."""
 Place = tuple[str, int]
 """A topic as the request names it, and the number of a partition."""
-FromGateway = Callable[[str | None], bool]
-"""Whether a request is another gateway's, by its client id."""
 _FENCED_SINCE: Final = 2
 """From this version on clients of both know PRODUCER_FENCED."""
 

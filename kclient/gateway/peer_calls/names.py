@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from hmac import compare_digest
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 if TYPE_CHECKING:
     from kclient.gateway.membership import LiveGateways
@@ -15,6 +16,10 @@ _ID_CHARACTERS: Final = 32
 _GROUP: Final = "group:"
 """What a group that joins a transaction is called there."""
 _CLIENT: Final = re.compile(r"kclient-gateway-(\d{1,10})/(.{1,100})", re.DOTALL)
+
+
+FromGateway: TypeAlias = Callable[[str | None], bool]
+"""Whether a client id is that of another gateway."""
 
 
 def wire_name(topic_id: bytes) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, repeat
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from kclient.errors import ErrorCode
@@ -11,6 +11,7 @@ from kclient.gateway.partition_id import PartitionId
 from kclient.gateway.peer_calls.names import named_group, named_id, wire_group, wire_name
 from kclient.gateway.peers import EndOfTransaction, TransactionOf
 from kclient.protocol.message import ApiMessage
+from kclient.protocol.messages import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from kclient.protocol.messages.transactions import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnTopic,
@@ -29,6 +30,10 @@ Codes = dict[PartitionId, int]
 """Kafka's error code for each partition."""
 _PARTITION: Final = 48
 """Bytes of a partition in a request, at most: its topic's id, and its number."""
+
+
+_END: Final = -1
+"""The timestamp by which ListOffsets asks for the high watermark."""
 
 
 class ToVerify(NamedTuple):
@@ -223,7 +228,46 @@ class Tell:
         return ErrorCode.NONE, iter(())
 
 
+class ListEnds:
+    """ListOffsets: where do partitions end?"""
+
+    api: ApiKey = ApiKey.LIST_OFFSETS
+    version: int = 4
+    timeout_s: float = 15.0
+    """More than the other waits for its store (`peers.LocalPeers`)."""
+    unanswered: int = -1
+    item_size: int = _PARTITION
+
+    def size(self, what: None) -> int:
+        """Nothing beside the partitions."""
+        return 0
+
+    def request(self, calls: Sequence[tuple[None, Partitions]]) -> ListOffsetsRequest:
+        """All calls in one."""
+        wanted = dict.fromkeys(chain.from_iterable(partitions for _, partitions in calls))
+        return ListOffsetsRequest(
+            replica_id=-1,
+            topics=[
+                ListOffsetsTopic(
+                    name=name,
+                    partitions=[ListOffsetsPartition(partition_index=number, timestamp=_END) for number in numbers],
+                )
+                for name, numbers in _topics(wanted)
+            ],
+        )
+
+    def answers(self, response: Any) -> tuple[int, Iterator[Codes]]:
+        """The same for each call: the ends, in place of codes."""
+        ends = _codes(
+            (topic.name, row.partition_index, -1 if row.error_code else row.offset)
+            for topic in response.topics
+            for row in topic.partitions
+        )
+        return ErrorCode.NONE, repeat(ends)
+
+
 VERIFY: Final = Verify()
+LIST_ENDS: Final = ListEnds()
 JOIN: Final = JoinGroups()
 WRITE_ENDS: Final = WriteEnds()
 TELL: Final = Tell()

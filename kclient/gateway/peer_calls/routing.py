@@ -22,7 +22,16 @@ from kclient.gateway.coordination import CoordinatorType
 from kclient.gateway.peer_calls.connecting import connect_to
 from kclient.gateway.peer_calls.lane import PeerLane
 from kclient.gateway.peer_calls.names import client_id_of
-from kclient.gateway.peer_calls.requests import JOIN, TELL, VERIFY, WRITE_ENDS, PeerRequest, ToJoin, ToVerify
+from kclient.gateway.peer_calls.requests import (
+    JOIN,
+    LIST_ENDS,
+    TELL,
+    VERIFY,
+    WRITE_ENDS,
+    PeerRequest,
+    ToJoin,
+    ToVerify,
+)
 from kclient.net.settings import ConnectionSettings
 
 if TYPE_CHECKING:
@@ -224,6 +233,30 @@ class ClusterPeers:
             await self._lane(node_id, TELL).ask(group_id, [group_id])
         except KafkaError as error:
             logger.debug("the gateway with node.id=%d looks for outcomes by itself: %s", node_id, error)
+
+    async def ends(self, partitions: Collection[PartitionId]) -> Mapping[PartitionId, int]:
+        """Asks each leader, all at the same time."""
+        by_leader: dict[int, list[PartitionId]] = {}
+        for each in partitions:
+            record = self._topics.by_id(each.topic_id)
+            if record is not None and each.partition < record.partitions:
+                by_leader.setdefault(self._leadership.leader(record, each.partition).node_id, []).append(each)
+        found: dict[PartitionId, int] = {}
+        async with anyio.create_task_group() as tasks:
+            for node_id, wanted in by_leader.items():
+                tasks.start_soon(self._ends_of, node_id, wanted, found)
+        return found
+
+    async def _ends_of(self, node_id: int, wanted: Sequence[PartitionId], found: dict[PartitionId, int]) -> None:
+        if node_id == self._node_id:
+            found.update(await self._local.ends(wanted))
+            return
+        try:
+            ends = await self._lane(node_id, LIST_ENDS).ask(None, wanted)
+        except KafkaError as error:
+            logger.debug("the gateway with node.id=%d cannot be asked for ends of partitions: %s", node_id, error)
+        else:
+            found.update({each: end for each, end in ends.items() if end >= 0})
 
     async def write_markers(self, ends: Sequence[EndOfTransaction]) -> list[Outcomes]:
         """Has each leader append what it leads, all at the same time."""

@@ -14,6 +14,7 @@ key                            row                                              
 `kafka/entries/ID/N/BLOCK`     the entries of a block, `virtual.encode_entries`               `gateway.virtual`
 `kafka/aborted/ID/N/CHUNK`     aborted transactions of a partition, `aborted.encode_chunk`    `gateway.partitions`
 `kafka/unit/ID/N`              a unit's own leader epoch, `units.UnitRow`                     `gateway.unit_epochs`
+`kafka/share/ID/GROUP/N`       what a share group was given, `share_partitions.SharedRow`     `gateway.shares`
 `kafka/config/broker`          what AlterConfigs has set, `broker.encode_settings`            `gateway.dynamic_config`
 `kafka/features`               what UpdateFeatures has set, `features.FeaturesRow`            `gateway.feature_levels`
 `kafka/producer-ids`           the first producer id that is free, a `numbers.NumberRow`      `gateway.producer_ids`
@@ -24,6 +25,7 @@ key                            row                                              
 `kafka/cluster-id`             what clients know the store by, `broker.encode_cluster_id`     `gateway.identity`
 `group/GROUP`                  a group and its members, `groups.encode_group_steps`           `gateway.groups`
 `group-offset/GROUP/TOPIC/N`   a committed offset, `groups.encode_offset`                     `gateway.groups`
+`group-share/GROUP/ID`         a topic of a share group, `share_partitions.SHARED_TOPIC`      `gateway.shares`
 =============================  =============================================================  =====================
 
 Every row says its format, which is checked, and ends with a checksum (`htp/rows.py`): a digit that has become another

@@ -1,4 +1,4 @@
-"""The rows of consumer groups (KIP-848): one of the group, and one of each member."""
+"""The rows of consumer groups (KIP-848) and share groups (KIP-932): one of the group, and one of each member."""
 
 from __future__ import annotations
 
@@ -25,6 +25,9 @@ T = TypeVar("T")
 _FORMAT: Final = 1
 CONSUMER: Final = "consumer"
 """What the row of such a group calls its type."""
+SHARE: Final = "share"
+"""The same of a share group."""
+_TYPES: Final = frozenset({CONSUMER, SHARE})
 _TOPIC_ID: Final = 16
 _AWAY: Final = -2
 _SOME: Final = 500
@@ -33,13 +36,15 @@ _SOME: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupSnapshot:
-    """A consumer group as it is stored, without its members."""
+    """A consumer group, or a share group, as it is stored, without its members."""
 
     group_id: str
     group_epoch: int
     assignment_epoch: int
     digest: str = ""
     """Of the topics that its members read, for which it has its epoch."""
+    type: str = CONSUMER
+    """What it is, as ListGroups calls it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +79,7 @@ def encode_consumer_group(snapshot: ConsumerGroupSnapshot, since_ms: int) -> byt
         dump(
             {
                 "format": _FORMAT,
-                "type": CONSUMER,
+                "type": snapshot.type,
                 "group": snapshot.group_id,
                 "epoch": snapshot.group_epoch,
                 "assignment_epoch": snapshot.assignment_epoch,
@@ -101,9 +106,12 @@ def decode_consumer_group(value: bytes, group_id: str) -> tuple[ConsumerGroupSna
         row = object_of_format(unsealed(value), _FORMAT)
         if string(row["group"]) != group_id:
             raise ValueError(f"it is the row of group {row['group']!r}")
+        type_name = string(row["type"])
+        if type_name not in _TYPES:
+            raise ValueError(f"it is the row of a group of type {type_name!r}")
         epoch = whole(row["epoch"], 0, INT32_MAX - 1)  # the next one has to fit too
         assignment_epoch = whole(row["assignment_epoch"], 0, epoch)
-        snapshot = ConsumerGroupSnapshot(group_id, epoch, assignment_epoch, string(row["topics"]))
+        snapshot = ConsumerGroupSnapshot(group_id, epoch, assignment_epoch, string(row["topics"]), type_name)
         return snapshot, whole(row["since"])
     except (LookupError, TypeError, AttributeError) as error:
         raise ValueError(f"{value[:200]!r}: {error!r}") from error

@@ -13,7 +13,7 @@ from kclient.gateway.rows import keys
 from kclient.gateway.rows.aborted import decode_chunk
 from kclient.gateway.rows.assignment import ReleasedRow, decode_generations
 from kclient.gateway.rows.broker import decode_cluster_id, decode_internal_topics, decode_settings
-from kclient.gateway.rows.consumer_groups import CONSUMER, decode_consumer_group, decode_consumer_member
+from kclient.gateway.rows.consumer_groups import CONSUMER, SHARE, decode_consumer_group, decode_consumer_member
 from kclient.gateway.rows.extents import decode_chunks, decode_extents
 from kclient.gateway.rows.features import FeaturesRow
 from kclient.gateway.rows.gateways import GatewayRow
@@ -21,6 +21,7 @@ from kclient.gateway.rows.groups import decode_group, decode_offset, type_of_gro
 from kclient.gateway.rows.numbers import LEADER_EPOCH, LOG_START, PRODUCER_IDS
 from kclient.gateway.rows.partitions import decode_checkpoint
 from kclient.gateway.rows.pending import decode_pending
+from kclient.gateway.rows.share_partitions import SHARED_TOPIC, SharedRow
 from kclient.gateway.rows.topics import IntentRow, TopicRow
 from kclient.gateway.rows.transactions import decode_transaction
 from kclient.gateway.rows.units import UnitRow
@@ -39,7 +40,7 @@ def _extents(key: str, row: bytes) -> object:
 
 def _group(key: str, row: bytes) -> object:
     group_id, kind = keys.parse_group_key(key), type_of_group(row)
-    if kind == CONSUMER:
+    if kind in (CONSUMER, SHARE):
         return decode_consumer_group(row, group_id)
     return decode_group(row, group_id) if kind == "classic" else None
 
@@ -59,6 +60,16 @@ def _pending(key: str, row: bytes) -> object:
 
 def _transaction(key: str, row: bytes) -> object:
     return decode_transaction(row, keys.parse_transaction_key(key))
+
+
+def _share(key: str, row: bytes) -> object:
+    keys.parse_share_key(key)
+    return SharedRow.decode(row)
+
+
+def _shared_topic(key: str, row: bytes) -> object:
+    keys.parse_shared_topic_key(key)
+    return SHARED_TOPIC.decode(row)
 
 
 def _blocks(key: str, row: bytes) -> object:
@@ -92,6 +103,8 @@ _READERS: Final[dict[str, Callable[[str, bytes], object]]] = {
     keys.ENTRIES: _by(decode_entries),
     keys.ABORTED: _by(decode_chunk),
     keys.UNITS: _by(UnitRow.decode),
+    keys.SHARES: _share,
+    keys.SHARED_TOPICS: _shared_topic,
     keys.TRANSACTIONS: _transaction,
     keys.SETTINGS: _by(decode_settings),
     keys.GROUP_SETTINGS: _by(decode_settings),
@@ -110,6 +123,7 @@ _READERS: Final[dict[str, Callable[[str, bytes], object]]] = {
 }
 _OF_PARTITIONS: Final = (
     keys.CHECKPOINTS, keys.LOG_STARTS, keys.EXTENTS, keys.INDEXED, keys.BLOCKS, keys.ENTRIES, keys.ABORTED, keys.UNITS,
+    keys.SHARES,
 )  # fmt: skip
 
 
@@ -124,6 +138,8 @@ _KINDS: Final = {
     keys.ENTRIES: "index entries",
     keys.ABORTED: "aborted transactions",
     keys.UNITS: "unit epoch",
+    keys.SHARES: "deliveries of a share group",
+    keys.SHARED_TOPICS: "topic of a share group",
     keys.TRANSACTIONS: "transactional id",
     keys.SETTINGS: "gateway settings",
     keys.GROUP_SETTINGS: "settings of a group",

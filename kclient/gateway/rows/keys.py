@@ -29,6 +29,8 @@ ABORTED: Final = "kafka/aborted/"
 """Aborted transactions of a partition, by topic id and number, and the number of the chunk."""
 UNITS: Final = "kafka/unit/"
 """The leader epoch of a unit that has one of its own, by topic id and number."""
+SHARES: Final = "kafka/share/"
+"""What a share group has delivered of a partition, by topic id, group and number."""
 GROUPS: Final = "group/"
 """A group with its members; one that only commits offsets has no row."""
 MEMBERS: Final = "group-member/"
@@ -37,6 +39,8 @@ OFFSETS: Final = "group-offset/"
 """A committed offset, by group, topic and partition."""
 PENDING: Final = "group-pending/"
 """What a transaction is to commit for a group, by group and transactional id, until it is decided."""
+SHARED_TOPICS: Final = "group-share/"
+"""That a share group has rows below `SHARES` for partitions of a topic, by group and topic id."""
 TRANSACTIONS: Final = "kafka/transaction/"
 """A transactional id, with its producer and its transaction."""
 SETTINGS: Final = "kafka/config/broker"
@@ -162,8 +166,40 @@ def of_topic(topic_id: bytes, *, shared: bool = True) -> tuple[str, ...]:
         topic_id: Of the topic.
         shared: Its partitions share an HTP topic, which has an index; or it is not known whether they do.
     """
-    kinds = (CHECKPOINTS, LOG_STARTS, EXTENTS, ABORTED, UNITS) + ((INDEXED, BLOCKS, ENTRIES) if shared else ())
+    kinds = (CHECKPOINTS, LOG_STARTS, EXTENTS, ABORTED, UNITS, SHARES) + ((INDEXED, BLOCKS, ENTRIES) if shared else ())
     return tuple(f"{kind}{topic_id.hex()}/" for kind in kinds)
+
+
+def shares_of_group(topic_id: bytes, group_id: str) -> str:
+    """What the keys of the partitions of a topic begin with that a share group reads."""
+    return f"{SHARES}{topic_id.hex()}/{quote(group_id, safe='')}/"
+
+
+def share_key(topic_id: bytes, group_id: str, partition: int) -> str:
+    """The key of what a share group has delivered of a partition."""
+    return f"{shares_of_group(topic_id, group_id)}{partition}"
+
+
+def parse_share_key(key: str) -> tuple[bytes, str, int]:
+    """Topic, group and partition that a key of `share_key` names. Raises `ValueError` if it is not such a key."""
+    topic_id, group_id, partition = key.removeprefix(SHARES).split("/")
+    return bytes.fromhex(topic_id), unquote(group_id), parse_number(partition.encode(), 0, INT32_MAX)
+
+
+def shared_topics_of_group(group_id: str) -> str:
+    """What the keys of the topics begin with that a share group has rows for."""
+    return f"{SHARED_TOPICS}{quote(group_id, safe='')}/"
+
+
+def shared_topic_key(group_id: str, topic_id: bytes) -> str:
+    """The key of what says that a share group has rows for a topic."""
+    return shared_topics_of_group(group_id) + topic_id.hex()
+
+
+def parse_shared_topic_key(key: str) -> tuple[str, bytes]:
+    """The group and the topic that a key of `shared_topic_key` names. Raises `ValueError` if it is not such a key."""
+    group_id, topic_id = key.removeprefix(SHARED_TOPICS).split("/")
+    return unquote(group_id), bytes.fromhex(topic_id)
 
 
 def group_key(group_id: str) -> str:

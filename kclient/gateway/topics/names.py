@@ -7,6 +7,8 @@ from typing import Final
 
 from kclient.errors import InvalidTopicError
 
+MAX_NAME: Final = 249
+"""Characters that the name of a topic has at most."""
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 CONSUMER_OFFSETS: Final = "__consumer_offsets"
 TRANSACTION_STATE: Final = "__transaction_state"

@@ -116,6 +116,7 @@ def consumer_heartbeat(_: bytes) -> ApiMessage:
 
 WRITER = (O.WRITE, R.TRANSACTIONAL_ID, "x")
 ON_GROUP = (O.READ, *GROUP)
+SHARES = (R.GROUP, "s")
 CASES: dict[str, Case] = {
     "produce": Case(lambda topic_id: produce(topic_id, 9), 9, ((O.WRITE, *TOPIC),)),
     "produce by id": Case(lambda topic_id: produce(topic_id, 13), 13, ((O.WRITE, *TOPIC),)),
@@ -124,6 +125,20 @@ CASES: dict[str, Case] = {
     ),
     "fetch": Case(fetch, 12, ((O.READ, *TOPIC),)),
     "fetch by id": Case(fetch, 16, ((O.READ, *TOPIC),)),
+    "share fetch": Case(
+        lambda topic_id: m.ShareFetchRequest(
+            group_id="g", member_id="a", max_records=1,
+            topics=[
+                m.ShareFetchRequestTopic(
+                    topic_id=topic_id, partitions=[m.ShareFetchRequestPartition(partition_index=0)]
+                )
+            ],
+        ), 2, ((O.READ, *GROUP), (O.READ, *TOPIC)),
+    ),
+    "share acknowledge": Case(
+        lambda _: m.ShareAcknowledgeRequest(group_id="g", member_id="a", share_session_epoch=1),
+        2, ((O.READ, *GROUP),),
+    ),
     "list offsets": Case(
         lambda _: m.ListOffsetsRequest(
             topics=[m.ListOffsetsTopic(name="t", partitions=[m.ListOffsetsPartition(partition_index=0, timestamp=-1)])]
@@ -252,6 +267,31 @@ CASES: dict[str, Case] = {
     "describe consumer groups": Case(
         lambda _: m.ConsumerGroupDescribeRequest(group_ids=["g"]), 1, ((O.DESCRIBE, *GROUP),)
     ),
+    "join a share group": Case(
+        lambda _: m.ShareGroupHeartbeatRequest(group_id="s", member_id="a", subscribed_topic_names=["t"]),
+        1, ((O.READ, *SHARES), (O.DESCRIBE, *TOPIC)),
+    ),
+    "describe share groups": Case(
+        lambda _: m.ShareGroupDescribeRequest(group_ids=["s"]), 1, ((O.DESCRIBE, *SHARES),)
+    ),
+    "describe offsets of share groups": Case(
+        lambda _: m.DescribeShareGroupOffsetsRequest(
+            groups=[
+                m.DescribeShareGroupOffsetsRequestGroup(
+                    group_id="s", topics=[m.DescribeShareGroupOffsetsRequestTopic(topic_name="t", partitions=[0])]
+                )
+            ]
+        ), 1, ((O.DESCRIBE, *SHARES), (O.DESCRIBE, *TOPIC)),
+    ),
+    "alter offsets of a share group": Case(
+        lambda _: start_shares("s", 1), 0, ((O.READ, *SHARES), (O.READ, *TOPIC)),
+    ),
+    "delete offsets of a share group": Case(
+        lambda _: m.DeleteShareGroupOffsetsRequest(
+            group_id="s", topics=[m.DeleteShareGroupOffsetsRequestTopic(topic_name="t")]
+        ), 0, ((O.DELETE, *SHARES), (O.READ, *TOPIC)),
+    ),
+    "delete share groups": Case(lambda _: m.DeleteGroupsRequest(groups_names=["s"]), 2, ((O.DELETE, *SHARES),)),
     "describe groups": Case(lambda _: m.DescribeGroupsRequest(groups=["g"]), 6, ((O.DESCRIBE, *GROUP),)),
     "describe groups, long ago": Case(lambda _: m.DescribeGroupsRequest(groups=["g"]), 0, ((O.DESCRIBE, *GROUP),)),
     "delete groups": Case(lambda _: m.DeleteGroupsRequest(groups_names=["g"]), 2, ((O.DELETE, *GROUP),)),
@@ -342,10 +382,11 @@ def codes(answer: Message) -> Iterator[int]:
 
 
 async def filled(gateway: Gateway, wire: Wire) -> bytes:
-    """A topic with a record, and a group that has committed; the topic's id."""
+    """A topic with a record, a group that has committed, and a share group; the topic's id."""
     topic_id = (await wire.create("t")).topic_id
     assert (await wire.produce("t", batch_of(b"a"))).error_code == 0
     assert await wire.commit("g", "t", 1) == 0
+    assert not list(filter(None, codes(await wire(start_shares("s", 0), 0))))
     return topic_id
 
 
@@ -359,7 +400,23 @@ async def state(wire: Wire) -> Any:
         await wire.configs(2, "t"),
         await wire.configs(4, ""),
         await wire.committed("g", "t"),
+        await started_shares(wire, "s"),
     )
+
+
+def start_shares(group_id: str, offset: int) -> m.AlterShareGroupOffsetsRequest:
+    """Has a share group begin to read the topic at an offset."""
+    partition = m.AlterShareGroupOffsetsRequestPartition(partition_index=0, start_offset=offset)
+    topic = m.AlterShareGroupOffsetsRequestTopic(topic_name="t", partitions=[partition])
+    return m.AlterShareGroupOffsetsRequest(group_id=group_id, topics=[topic])
+
+
+async def started_shares(wire: Wire, group_id: str) -> Any:
+    """Members and offsets of a share group."""
+    asked = m.DescribeShareGroupOffsetsRequestGroup(group_id=group_id, topics=None)
+    offsets = await wire(m.DescribeShareGroupOffsetsRequest(groups=[asked]), 1)
+    described = await wire(m.ShareGroupDescribeRequest(group_ids=[group_id]), 1)
+    return str(offsets.groups), str(described.groups)
 
 
 async def test_every_api_that_is_served_is_looked_at() -> None:
@@ -441,7 +498,7 @@ async def test_who_may_not_see_it_does_not_learn_that_it_is_there() -> None:
         everything = m.OffsetFetchRequest(groups=[m.OffsetFetchRequestGroup(group_id="g", topics=None)])
         assert (await wire(everything, 9)).groups[0].topics == []
         gateway.parts.access.authorizer = Rules((O.DESCRIBE, *CLUSTER))
-        assert [group.group_id for group in (await wire(m.ListGroupsRequest(), 5)).groups] == ["g"]
+        assert [group.group_id for group in (await wire(m.ListGroupsRequest(), 5)).groups] == ["g", "s"]
         gateway.parts.access.authorizer = None
         assert sorted(topic.name for topic in (await wire(m.MetadataRequest(topics=None), 12)).topics) == [
             *INTERNAL,

@@ -249,3 +249,32 @@ async def test_consumer_groups_are_a_feature() -> None:
         row = m.FeatureUpdateKey(feature="group.version", max_version_level=1, upgrade_type=UPGRADE)
         assert (await wire(m.UpdateFeaturesRequest(feature_updates=[row]), 2)).error_code == 0
         assert (await wire(joining(), 1)).error_code == 0
+
+
+async def test_without_share_version_there_are_no_share_groups() -> None:
+    """As on Kafka: every request of them is refused, and no member is lost for good."""
+    topic = m.AlterShareGroupOffsetsRequestTopic(topic_name="t", partitions=[])
+    requests: list[tuple[Any, int]] = [
+        (m.ShareGroupHeartbeatRequest(group_id="s", member_id="m", subscribed_topic_names=["t"]), 1),
+        (m.ShareGroupDescribeRequest(group_ids=["s"]), 1),
+        (m.ShareFetchRequest(group_id="s", member_id="m"), 1),
+        (m.ShareAcknowledgeRequest(group_id="s", member_id="m", share_session_epoch=1), 1),
+        (m.DescribeShareGroupOffsetsRequest(groups=[_all_offsets("s")]), 1),
+        (m.AlterShareGroupOffsetsRequest(group_id="s", topics=[topic]), 0),
+        (m.DeleteShareGroupOffsetsRequest(group_id="s"), 0),
+    ]
+
+    def code(answer: Any) -> int:
+        return int(answer.groups[0].error_code if hasattr(answer, "groups") else answer.error_code)
+
+    async with running() as (_, wire):
+        for level, kind in ((0, SAFE), (1, UPGRADE)):
+            row = m.FeatureUpdateKey(feature="share.version", max_version_level=level, upgrade_type=kind)
+            assert (await wire(m.UpdateFeaturesRequest(feature_updates=[row]), 2)).error_code == 0
+            for request, version in requests:
+                refused = code(await wire(request, version)) == ErrorCode.UNSUPPORTED_VERSION
+                assert refused is (level == 0), request
+
+
+def _all_offsets(group_id: str) -> m.DescribeShareGroupOffsetsRequestGroup:
+    return m.DescribeShareGroupOffsetsRequestGroup(group_id=group_id, topics=None)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 from kclient.errors import ErrorCode
 from kclient.gateway.groups.consumers.group import AssignedGroup
+from kclient.gateway.groups.consumers.progress import GroupProgress
 from kclient.gateway.groups.consumers.reading import LookedUp, TopicsRead
 from kclient.gateway.groups.events import Action, Beat, BeatResult, GroupSettings, Reply, StoreRows, Token, WorkOut
 from kclient.gateway.rows.consumer_groups import CONSUMER, decode_consumer_group, decode_consumer_member
 from kclient.gateway.rows.groups import type_of_group
 from kclient.gateway.rows.keys import GROUPS, parse_member_key
 
+G = TypeVar("G", bound=GroupProgress)
 Numbers = dict[str, list[int]]
 """Partitions by the names of topics."""
 
@@ -61,8 +64,10 @@ class BoxTopics:
         return next(name for name, topic in self.by_name.items() if topic.topic_id == topic_id)
 
 
-class AssignedBox:
-    """Runs an `AssignedGroup`: keeps the time, collects the replies, and stores at once unless told not to."""
+class GroupBox(Generic[G]):
+    """Runs a group: keeps the time, collects the replies, and stores at once unless told not to."""
+
+    kind: str
 
     def __init__(self, *, topics: dict[str, int] | None = None, now: float = 100.0, **settings: int) -> None:
         self.topics = BoxTopics()
@@ -78,10 +83,14 @@ class AssignedBox:
         self.slow = False
         """Targets wait for `finish_work`."""
         self.working: list[WorkOut] = []
-        self.group = AssignedGroup("g", self.settings)
+        self.group = self.make(self.settings)
         self.epochs: dict[str, int] = {}
         self.owned: dict[str, dict[bytes, list[int]]] = {}
         self.commits = 0
+
+    def make(self, settings: GroupSettings) -> G:
+        """A group without members."""
+        raise NotImplementedError
 
     def run(self, actions: Sequence[Action]) -> None:
         for action in actions:
@@ -127,16 +136,38 @@ class AssignedBox:
 
     def restart(self) -> None:
         """Another coordinator reads what was stored."""
-        self.group = AssignedGroup("g", self.settings)
+        self.group = self.make(self.settings)
         self.held.clear()
         for key, row in self.rows.items():
             if key.startswith(GROUPS):
-                assert type_of_group(row) == CONSUMER
+                assert type_of_group(row) == self.kind
                 self.run(self.group.restore(decode_consumer_group(row, "g")[0], self.now))
         for key, row in self.rows.items():
             if not key.startswith(GROUPS):
                 self.group.restore_member(decode_consumer_member(row, parse_member_key(key)[1]))
         self.run(self.group.restored(self.now))
+
+    def told(self, member: str, token: Token) -> BeatResult:
+        """Take over what an answer says; what is not in it was given up by the next heartbeat."""
+        result = self.replies[token]
+        if not result.error:
+            self.epochs[member] = result.epoch
+            if result.assigned is not None:
+                self.owned[member] = {topic: sorted(numbers) for topic, numbers in result.assigned.items()}
+        return result
+
+    def has(self, member: str) -> Numbers:
+        """What a member was told that it may read."""
+        return {self.topics.named(topic): numbers for topic, numbers in self.owned[member].items() if numbers}
+
+
+class AssignedBox(GroupBox[AssignedGroup]):
+    """Runs an `AssignedGroup`."""
+
+    kind = CONSUMER
+
+    def make(self, settings: GroupSettings) -> AssignedGroup:
+        return AssignedGroup("g", settings)
 
     def send(
         self,
@@ -172,15 +203,6 @@ class AssignedBox:
         token = self.send(member, 0, topics=topics, owned={}, timeout_ms=60_000, **more)  # type: ignore[arg-type]
         return self.told(member, token)
 
-    def told(self, member: str, token: Token) -> BeatResult:
-        """Take over what an answer says; what is not in it was given up by the next heartbeat."""
-        result = self.replies[token]
-        if not result.error:
-            self.epochs[member] = result.epoch
-            if result.assigned is not None:
-                self.owned[member] = {topic: sorted(numbers) for topic, numbers in result.assigned.items()}
-        return result
-
     def beat(self, member: str, **more: object) -> BeatResult:
         """A heartbeat of a client that has done what it was told."""
         token = self.send(member, self.epochs[member], owned=self.owned[member], **more)  # type: ignore[arg-type]
@@ -193,10 +215,6 @@ class AssignedBox:
             for member in members:
                 self.beat(member)
         assert self.group.shown_state == "Stable"
-
-    def has(self, member: str) -> Numbers:
-        """What a member was told that it may read."""
-        return {self.topics.named(topic): numbers for topic, numbers in self.owned[member].items() if numbers}
 
     def check(self) -> None:
         """Nobody has what another one has, and the store knows it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,23 +13,29 @@ from typing import Any, cast
 from kclient.concurrency import Completion, Supervisor, loop_soon
 from kclient.errors import ErrorCode
 from kclient.gateway.access import Access
-from kclient.gateway.assembly import group_handlers
+from kclient.gateway.assembly import group_handlers, share_group_handlers
 from kclient.gateway.clock import Clock
 from kclient.gateway.config import BrokerConfig
 from kclient.gateway.contexts import Advertised, ConnectionContext, RequestContext
+from kclient.gateway.coordination import CoordinatorType
 from kclient.gateway.dynamic_config import DynamicConfig
 from kclient.gateway.features import SUPPORTED, Features
 from kclient.gateway.groups import GroupCoordinator, group_settings
 from kclient.gateway.groups.group import GroupKind
 from kclient.gateway.groups.kinds import KINDS
+from kclient.gateway.groups.moving import CoordinatorClaims
 from kclient.gateway.groups.offsets import OffsetCommit
+from kclient.gateway.groups.sharing.administration import ShareGroupAdministration
 from kclient.gateway.groups.writer import Claims, Write
 from kclient.gateway.handlers.table import HandlerTable
 from kclient.gateway.identity import Identity
 from kclient.gateway.leadership import AssignedLeadership
+from kclient.gateway.living_topics import LivingTopics
 from kclient.gateway.membership import Members
 from kclient.gateway.ownership import HeldLease
+from kclient.gateway.partition_id import PartitionId
 from kclient.gateway.rows.groups import CommittedOffset
+from kclient.gateway.shares.offsets import ShareGroupOffsets
 from kclient.gateway.shields import Shields
 from kclient.gateway.topics.record import TopicRecord
 from kclient.gateway.topics.table import TopicTable
@@ -112,6 +118,13 @@ class FakeTopics:
         return next((topic for topic in self.by_name.values() if topic.topic_id == topic_id), None)
 
 
+class FakeEnds:
+    """Every partition has a hundred records."""
+
+    async def ends(self, partitions: Collection[PartitionId]) -> Mapping[PartitionId, int]:
+        return dict.fromkeys(partitions, 100)
+
+
 class Harness:
     """Sends requests through the handlers, every message through its codec at the version asked for."""
 
@@ -167,8 +180,18 @@ class Harness:
             claims=self.claims,
         )
         access = Access(topics, leadership)
+        claims = CoordinatorClaims(leadership, generations, CoordinatorType.GROUP)
+        living = LivingTopics(self.manager, topics.by_id, generations)
+        self.share_offsets = ShareGroupOffsets(self.manager, self.lease, claims, living)
+        shares = ShareGroupAdministration(
+            self.groups.table, self.groups.sharing, self.groups.deletion, self.share_offsets
+        )
+        features = Features(SUPPORTED)
         self.table = HandlerTable(
-            group_handlers(leadership, access, self.groups, self.clock, Features(SUPPORTED), topics)
+            [
+                *group_handlers(leadership, access, self.groups, shares, self.clock, features, topics),
+                *share_group_handlers(access, self.groups, shares, features, topics, FakeEnds()),
+            ]
         )
 
     def begin(self, request: ApiMessage, version: int | None = None) -> Callable[[], Awaitable[Any]]:

@@ -11,6 +11,7 @@ import pytest
 
 from kclient.errors import ConfigError, ErrorCode
 from kclient.gateway import Gateway
+from kclient.gateway.shares.settings import DeliverySettings
 from kclient.htp.memory import reset
 from kclient.protocol import messages as m
 from kclient.protocol.messages.configs import (
@@ -87,7 +88,8 @@ async def test_they_are_told_kept_and_obeyed(store: str) -> None:
         assert await interval(wire, "m") == 5000
         before = await told(wire, "g")
         assert before[SESSION] == ("45000", 5, ["group.consumer.session.timeout.ms"])
-        assert set(before) == {SESSION, HEARTBEAT, "consumer.assignment.interval.ms"}
+        consumers = {name for name in before if name.startswith("consumer.")}
+        assert consumers == {SESSION, HEARTBEAT, "consumer.assignment.interval.ms"}
         assert await alter(wire, "g", HEARTBEAT, "6000", dry=True) == (0, None)
         assert await interval(wire, "m") == 5000
         assert await alter(wire, "g", HEARTBEAT, "6000") == (0, None)
@@ -101,9 +103,56 @@ async def test_they_are_told_kept_and_obeyed(store: str) -> None:
         assert (await told(wire, "g"))[HEARTBEAT][:2] == ("5000", 5)
 
 
+async def test_those_of_share_groups(store: str) -> None:
+    """As Kafka 4.3.1 tells them, with its defaults."""
+    async with serving(store) as wire:
+        before = await told(wire, "g")
+        assert {name: row for name, row in before.items() if name.startswith("share.")} == {
+            "share.assignment.interval.ms": ("1000", 5, ["group.share.assignment.interval.ms"]),
+            "share.auto.offset.reset": ("latest", 5, ["share.auto.offset.reset"]),
+            "share.delivery.count.limit": ("5", 5, ["group.share.delivery.count.limit"]),
+            "share.heartbeat.interval.ms": ("5000", 5, ["group.share.heartbeat.interval.ms"]),
+            "share.isolation.level": ("read_uncommitted", 5, ["share.isolation.level"]),
+            "share.partition.max.record.locks": ("2000", 5, ["group.share.partition.max.record.locks"]),
+            "share.record.lock.duration.ms": ("30000", 5, ["group.share.record.lock.duration.ms"]),
+            "share.renew.acknowledge.enable": ("true", 5, ["share.renew.acknowledge.enable"]),
+            "share.session.timeout.ms": ("45000", 5, ["group.share.session.timeout.ms"]),
+        }
+    wanted = {
+        "share.auto.offset.reset": "by_duration:PT1H",
+        "share.delivery.count.limit": "7",
+        "share.isolation.level": "read_committed",
+        "share.partition.max.record.locks": "300",
+        "share.record.lock.duration.ms": "15000",
+    }
+    async with Gateway(store, listen=None) as gateway:
+        wire = connect(gateway)
+        configs = gateway.parts.group_configs
+        assert configs.delivery("g") == DeliverySettings()
+        for name, value in wanted.items():
+            assert await alter(wire, "g", name, value) == (0, None)
+        assert configs.delivery("g") == DeliverySettings(15_000, 7, 300, "by_duration:PT1H", 3_600_000, True)
+        assert configs.delivery("h") == DeliverySettings()
+        assert await alter(wire, "g", "share.auto.offset.reset", "earliest") == (0, None)
+        assert (configs.delivery("g").reset, configs.delivery("g").reset_ms) == ("earliest", None)
+        assert await alter(wire, "g", "share.session.timeout.ms", "60000") == (0, None)
+        settings = gateway.parts.groups.table.settings_of("g")
+        assert settings.group_share_session_timeout_ms == 60_000
+        await wire.aclose()
+
+
 @pytest.mark.parametrize(
     ("group", "name", "value", "error", "why"),
     [
+        ("g", "share.session.timeout.ms", "44999", ErrorCode.INVALID_CONFIG, "group.share.min.session.timeout.ms"),
+        ("g", "share.heartbeat.interval.ms", "15001", ErrorCode.INVALID_CONFIG, "group.share.max.heartbeat.interval"),
+        ("g", "share.record.lock.duration.ms", "60001", ErrorCode.INVALID_CONFIG, "group.share.max.record.lock"),
+        ("g", "share.delivery.count.limit", "11", ErrorCode.INVALID_CONFIG, "group.share.max.delivery.count.limit"),
+        ("g", "share.delivery.count.limit", "1", ErrorCode.INVALID_CONFIG, "2 or more"),
+        ("g", "share.partition.max.record.locks", "4001", ErrorCode.INVALID_CONFIG, "group.share.max.partition.max"),
+        ("g", "share.auto.offset.reset", "Earliest", ErrorCode.INVALID_CONFIG, "by_duration"),
+        ("g", "share.auto.offset.reset", "by_duration:-PT1H", ErrorCode.INVALID_CONFIG, "by_duration"),
+        ("g", "share.isolation.level", "READ_COMMITTED", ErrorCode.INVALID_CONFIG, "read_committed"),
         ("g", SESSION, "44999", ErrorCode.INVALID_CONFIG, "group.consumer.min.session.timeout.ms"),
         ("g", SESSION, "60001", ErrorCode.INVALID_CONFIG, "group.consumer.max.session.timeout.ms"),
         ("g", SESSION, "soon", ErrorCode.INVALID_CONFIG, "whole number"),

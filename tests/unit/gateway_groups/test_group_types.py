@@ -223,8 +223,8 @@ async def test_requests_of_another_type_are_answered_as_from_kafka(store: str) -
             (row,) = (await box.ask(DescribeGroupsRequest(groups=["chess"]), version)).groups
             assert (row.group_state, row.error_code, row.members) == ("Dead", code, [])
         assert row.error_message == "Group chess is not a classic group."
-        missing = ErrorCode.ILLEGAL_GENERATION
-        assert box.groups.committed.check_commit("chess", "", None, -1, missing=missing) is missing
+        refused = box.groups.committed.check_commit("chess", "", None, -1, missing=ErrorCode.ILLEGAL_GENERATION)
+        assert refused is ErrorCode.GROUP_ID_NOT_FOUND
         assert list(group.members) == ["ann"]
 
 

@@ -30,7 +30,6 @@ from kclient.gateway.groups.consumers.progress import GroupProgress, WaitingMemb
 from kclient.gateway.groups.consumers.states import ConsumerGroupState
 from kclient.gateway.groups.events import Action, Beat, BeatResult, Reply, Token
 from kclient.gateway.groups.offsets import Expiry
-from kclient.gateway.rows.consumer_groups import CONSUMER
 
 if TYPE_CHECKING:
     from kclient.gateway.groups.consumers.member import Held, Owned
@@ -54,7 +53,6 @@ class AssignedGroup(GroupProgress):
         settings: The broker settings for groups.
     """
 
-    type: str = CONSUMER
     protocol_type: str | None = _PROTOCOL_TYPE
 
     @property
@@ -66,16 +64,6 @@ class AssignedGroup(GroupProgress):
     def idle(self) -> bool:
         """Whether nobody is in it."""
         return self.state is ConsumerGroupState.EMPTY
-
-    @property
-    def untouched(self) -> bool:
-        """Whether nobody has ever been in it."""
-        return not self.group_epoch and self.idle
-
-    @property
-    def size(self) -> int:
-        """About how many bytes of memory its members take."""
-        return self.members.size
 
     # Heartbeats
 
@@ -167,7 +155,7 @@ class AssignedGroup(GroupProgress):
             logger.info("group %s: %s joins", self.group_id, beat.member_id)
             known = self._new(beat.member_id, beat.instance_id)
         elif not joins:
-            _check_epoch(known, beat)
+            check_epoch(known, beat)
         return known
 
     def _new(self, member_id: str, instance_id: str | None) -> ConsumerMember:
@@ -335,15 +323,6 @@ class AssignedGroup(GroupProgress):
     def _read_of(self, asked: AskedTopics) -> frozenset[str]:
         return frozenset(name for name in asked.names if self.members.reads_topic(name))
 
-    def delete(self) -> ErrorCode:
-        """Remove the group if it has no members; returns NONE, NON_EMPTY_GROUP or GROUP_ID_NOT_FOUND."""
-        if self.state is ConsumerGroupState.DEAD:
-            return ErrorCode.GROUP_ID_NOT_FOUND
-        if self.state is not ConsumerGroupState.EMPTY:
-            return ErrorCode.NON_EMPTY_GROUP
-        self.unload()
-        return ErrorCode.NONE
-
 
 _WITH_MEMBER_EPOCHS: Final = 9
 """OffsetCommit knows of member epochs from this version on."""
@@ -369,7 +348,7 @@ def _check_instance(member: ConsumerMember, beat: Beat) -> None:
         )
 
 
-def _check_epoch(member: ConsumerMember, beat: Beat) -> None:
+def check_epoch(member: ConsumerMember, beat: Beat) -> None:
     """Whether an epoch is the member's; the one before is if the answer with the present one may have been lost."""
     if beat.epoch == member.epoch:
         return

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from kclient.concurrency import Completion
 from kclient.errors import (
-    CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
     ErrorCode,
     GroupIdNotFoundError,
     ProtocolError,
 )
 from kclient.gateway.groups.classic import ClassicGroup
+from kclient.gateway.groups.consumers.admission import MEMBER, admit_newcomer, admit_topics
 from kclient.gateway.groups.consumers.group import AssignedGroup
 from kclient.gateway.groups.consumers.member import JOINING
 from kclient.gateway.groups.consumers.mixed import MixedGroup
@@ -38,8 +37,6 @@ logger: logging.Logger = logging.getLogger("kclient.gateway.groups")
 
 _CONSUMERS: Final = "consumer"
 """The protocol type of classic groups of consumers."""
-_MEMBER: Final = 2_000
-"""About how many bytes of memory a new member takes, beside its names."""
 _NEVER: Final = -1
 _SLICE: Final = 64
 """So many names are compared with a pattern before others have their turn."""
@@ -87,9 +84,7 @@ class AssignedMembership:
         group = self._joined(group_id, managed, beat) if joins else _of(group_id, managed)
         if managed is None:
             managed = table.groups[group_id]
-        grows = _more(group, beat)
-        if grows and not self._memory.admits_member(group_id, grows, new=False):
-            raise CoordinatorLoadInProgressError("there is no memory for more topics of members: it is tried again")
+        admit_topics(self._memory, group_id, group.members, beat)
         parked: Parked[BeatResult] = Parked()
         try:
             actions = group.heartbeat(beat, parked, self._topics, self._clock.now(), found)
@@ -106,13 +101,7 @@ class AssignedMembership:
         group = None if managed is None else managed.group
         known = isinstance(group, AssignedGroup) and beat.member_id in group.members
         if not known:
-            names = (beat.member_id, beat.instance_id, beat.client_id, beat.client_host, beat.pattern)
-            size = _MEMBER + sum(sys.getsizeof(name or "") for name in names)
-            size += sum(map(sys.getsizeof, beat.topics or ()))
-            if not self._memory.admits_member(group_id, size, new=group is None):
-                raise CoordinatorLoadInProgressError("there is no memory for more members of groups: it is tried again")
-            if not self._memory.admits_write(group_id):
-                raise CoordinatorLoadInProgressError("the store does not keep up with groups: it is tried again")
+            admit_newcomer(self._memory, group_id, beat, new=group is None)
         if managed is None:
             managed = table.create(group_id, kind=CONSUMER)
         elif isinstance(group, ClassicGroup):
@@ -163,7 +152,7 @@ class AssignedMembership:
         parked: Parked[JoinResult] = Parked()
         error = ErrorCode.NONE
         if join.member_id not in group.members:
-            size = _MEMBER + sum(len(name) + len(metadata) for name, metadata in join.protocols)
+            size = MEMBER + sum(len(name) + len(metadata) for name, metadata in join.protocols)
             room = self._memory.admits_member(group.group_id, size, new=False)
             if not room or not self._memory.admits_write(group.group_id):
                 error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # it tries again
@@ -281,20 +270,6 @@ def _look_up(
             matching.clear()
     whole.update(allowed(matching), topics, at)
     return LookedUp(text, _NEVER, at, whole, {})
-
-
-def _more(group: AssignedGroup, beat: Beat) -> int:
-    """How many bytes of memory more a member may take that is in the group, since it reads something else now."""
-    member = group.members.get(beat.member_id)
-    if member is None:
-        return 0
-    topics, pattern = member.subscription
-    size = 0
-    if beat.topics is not None and beat.topics != topics:
-        size += sum(map(sys.getsizeof, beat.topics))
-    if beat.pattern is not None and beat.pattern != pattern:
-        size += sys.getsizeof(beat.pattern)
-    return size
 
 
 def _of(group_id: str, managed: ManagedGroup | None) -> AssignedGroup:

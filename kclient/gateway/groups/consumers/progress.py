@@ -1,6 +1,7 @@
 """How a consumer group goes on: its epochs, its deadlines, its next target, and where each member is with it.
 
-This half of the state machine knows the members; the other half, `group`, takes the requests.
+This half of the state machine knows the members; the other half, `group`, takes the requests. Share groups have this
+half, too, and another one for their requests (`sharing.group`).
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from kclient.gateway.groups.events import (
     WorkOut,
 )
 from kclient.gateway.groups.timers import Timers
-from kclient.gateway.rows.consumer_groups import ConsumerGroupSnapshot, ConsumerMemberSnapshot
+from kclient.gateway.rows.consumer_groups import CONSUMER, ConsumerGroupSnapshot, ConsumerMemberSnapshot
 from kclient.gateway.rows.keys import parse_member_key
 from kclient.state_tables import next_state
 
@@ -96,13 +97,15 @@ class GroupProgress:
         settings: The broker settings for groups.
     """
 
+    type: str = CONSUMER
+
     def __init__(self, group_id: str, settings: GroupSettings) -> None:
         self.group_id: str = group_id
         self.settings: GroupSettings = settings
         self.state: ConsumerGroupState = ConsumerGroupState.EMPTY
         self.group_epoch: int = 0
         self.assignment_epoch: int = 0
-        self.members: ConsumerRoster = ConsumerRoster()
+        self.members: ConsumerRoster = self._empty_roster()
         self._rows = ChangedRows(group_id, self.members, self.snapshot)
         self._timers: Timers[tuple[str, str]] = Timers()
         self._job: _Job | None = None
@@ -113,6 +116,36 @@ class GroupProgress:
         """The changes of topics that have been looked at; -1 before anybody has, as after a restart."""
         self._version = 0
         """The version of what members read that has been looked at."""
+
+    @property
+    def untouched(self) -> bool:
+        """Whether nobody has ever been in it, so that nothing of it is stored."""
+        return not self.group_epoch and self.state is ConsumerGroupState.EMPTY
+
+    @property
+    def size(self) -> int:
+        """About how many bytes of memory its members take."""
+        return self.members.size
+
+    # In what types of groups differ
+
+    def _empty_roster(self) -> ConsumerRoster:
+        return ConsumerRoster()
+
+    @property
+    def _session_timeout_ms(self) -> int:
+        """How long a member may not be heard of."""
+        return self.settings.group_consumer_session_timeout_ms
+
+    @property
+    def _assignment_interval_ms(self) -> int:
+        """The least time between two targets."""
+        return self.settings.group_consumer_assignment_interval_ms
+
+    @property
+    def _assign(self) -> PartitionAssignor:
+        """Works out a target."""
+        return ASSIGNORS[self.members.assignor]
 
     # Time
 
@@ -134,7 +167,7 @@ class GroupProgress:
         return actions + self._settle()
 
     def _heard(self, member: ConsumerMember, now: float) -> None:
-        timeout_ms = self.settings.group_consumer_session_timeout_ms
+        timeout_ms = self._session_timeout_ms
         if member.classic is not None:
             timeout_ms = member.classic.session_timeout_ms
         self._timers.schedule((_SESSION, member.member_id), now + timeout_ms / 1000)
@@ -200,7 +233,7 @@ class GroupProgress:
             return []
         job = self._job = _Job(self.group_epoch)
         members = self.members
-        work = partial(_assigned, ASSIGNORS[members.assignor], members.picture())
+        work = partial(_assigned, self._assign, members.picture())
         return [WorkOut(work, len(members) + members.partitions, partial(self._worked_out, job))]
 
     def _worked_out(self, job: _Job, targets: Mapping[str, Partitions] | None, now: float) -> Sequence[Action]:
@@ -208,7 +241,7 @@ class GroupProgress:
         if job is not self._job:
             return ()
         self._job = None
-        self._next_target = now + self.settings.group_consumer_assignment_interval_ms / 1000
+        self._next_target = now + self._assignment_interval_ms / 1000
         if targets is None:
             self._next_target = now + _AGAIN_S
             self._timers.schedule((_TARGET, ""), self._next_target)
@@ -327,6 +360,15 @@ class GroupProgress:
             return actions
         return [*actions, *self._settle()]
 
+    def delete(self) -> ErrorCode:
+        """Remove the group if it has no members; returns NONE, NON_EMPTY_GROUP or GROUP_ID_NOT_FOUND."""
+        if self.state is ConsumerGroupState.DEAD:
+            return ErrorCode.GROUP_ID_NOT_FOUND
+        if self.state is not ConsumerGroupState.EMPTY:
+            return ErrorCode.NON_EMPTY_GROUP
+        self.unload()
+        return ErrorCode.NONE
+
     @property
     def other_rows(self) -> Sequence[str]:
         """The keys of rows beside the group's own that the store may still have, of members that have gone."""
@@ -355,7 +397,9 @@ class GroupProgress:
 
     def snapshot(self) -> ConsumerGroupSnapshot:
         """The group as it is stored, without its members."""
-        return ConsumerGroupSnapshot(self.group_id, self.group_epoch, self.assignment_epoch, self.members.digest)
+        return ConsumerGroupSnapshot(
+            self.group_id, self.group_epoch, self.assignment_epoch, self.members.digest, self.type
+        )
 
     def restore(self, snapshot: ConsumerGroupSnapshot, now: float) -> Sequence[Action]:
         """Be what was stored; `restore_member` brings the members, and `restored` is called after them."""

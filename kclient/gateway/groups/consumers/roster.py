@@ -317,6 +317,14 @@ class ConsumerRoster:
         return changed
 
 
+class SharedRoster(ConsumerRoster):
+    """The members of a share group: several of them may have a partition, so nobody has to wait for it."""
+
+    def hold(self, member: ConsumerMember, before: tuple[Held, Held]) -> None:
+        """What a member has is another than before; what it takes is counted, and others may have it too."""
+        self.measure(member)
+
+
 def _size(subscription: MemberSubscription) -> int:
     """About how many bytes of memory a subscription takes."""
     return sum(map(sys.getsizeof, (*subscription.topics, subscription.pattern)))

@@ -1,0 +1,210 @@
+"""Share groups (KIP-932): ShareGroupHeartbeat, ShareGroupDescribe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar, Final, cast
+
+from kclient.acls import AclOperation, ResourceType
+from kclient.errors import InvalidRequestError, KafkaError, TopicAuthorizationError, UnsupportedVersionError
+from kclient.gateway.error_codes import Role, put_error, text_of
+from kclient.gateway.features import SHARE_VERSION
+from kclient.gateway.groups.assignors.simple import SIMPLE
+from kclient.gateway.groups.consumers.group import MOST_TOPICS
+from kclient.gateway.groups.consumers.member import JOINING, LEAVING
+from kclient.gateway.groups.events import Beat, BeatResult
+from kclient.gateway.groups.replies import when_done
+from kclient.gateway.groups.sharing.membership import shared_group
+from kclient.gateway.handlers._members import names_of_topics, rows_of_topics
+from kclient.gateway.handlers._work import FEW, Work, rows_for, started
+from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
+from kclient.gateway.topics.names import MAX_NAME
+from kclient.protocol.lazy_arrays import lazily
+from kclient.protocol.messages.share import (
+    ShareGroupDescribeRequest,
+    ShareGroupDescribeResponse,
+    ShareGroupDescribeResponseAssignment,
+    ShareGroupDescribeResponseDescribedGroup,
+    ShareGroupDescribeResponseMember,
+    ShareGroupDescribeResponseTopicPartitions,
+    ShareGroupHeartbeatRequest,
+    ShareGroupHeartbeatResponse,
+    ShareGroupHeartbeatResponseAssignment,
+    ShareGroupHeartbeatResponseTopicPartitions,
+)
+from kclient.protocol.registry import ApiKey
+
+if TYPE_CHECKING:
+    from kclient.gateway.access import Access
+    from kclient.gateway.contexts import ConnectionContext, RequestContext
+    from kclient.gateway.features import Features
+    from kclient.gateway.groups.consumers.member import ConsumerMember
+    from kclient.gateway.groups.sharing.group import SharedGroup
+    from kclient.gateway.groups.sharing.membership import SharedMembership
+    from kclient.gateway.groups.table import GroupTable
+    from kclient.gateway.topics.table import TopicTable
+
+_PER_GROUP: Final = 1_000
+"""About how many bytes of memory the row of a group takes, without its members."""
+
+
+def check_shares_are_on(features: Features) -> None:
+    """Whether there are share groups. Raises `UnsupportedVersionError` where the feature is off, as Kafka does."""
+    if not features.levels.get(SHARE_VERSION):
+        raise UnsupportedVersionError(f"the feature {SHARE_VERSION} is off: raise it to 1 to use share groups")
+
+
+class ShareGroupHeartbeatHandler(Handler):
+    """Takes members into share groups, keeps them there, and tells them what they may read."""
+
+    API: ClassVar[ApiKey] = ApiKey.SHARE_GROUP_HEARTBEAT
+    VERSIONS: ClassVar[VersionRange] = (1, 1)
+    ROLE: ClassVar[Role] = Role.GROUPS
+
+    def __init__(self, access: Access, groups: SharedMembership, features: Features) -> None:
+        self._access = access
+        self._groups = groups
+        self._features = features
+
+    def begin(self, request: ShareGroupHeartbeatRequest, context: RequestContext) -> Begun:
+        """Note that the member lives; the answer waits until what is new in it is stored."""
+        self._access.check_group(context.connection, AclOperation.READ, request.group_id)
+        check_shares_are_on(self._features)
+        _check(request)
+        return cast("Begun", started(self._begin(request, context)))
+
+    def _begin(self, request: ShareGroupHeartbeatRequest, context: RequestContext) -> Work:
+        client, names = context.connection, request.subscribed_topic_names
+        for count, name in enumerate(names or (), 1):
+            if not self._access.allows(client, AclOperation.DESCRIBE, ResourceType.TOPIC, name):
+                raise TopicAuthorizationError(f"{client.principal} may not DESCRIBE the topic {name[:300]}")
+            if count % FEW == 0:
+                yield 100 * FEW
+        beat = Beat(
+            request.member_id,
+            request.member_epoch,
+            None,
+            request.rack_id,
+            -1,
+            context.client_id or "",
+            client.client_host,
+            None if names is None else tuple(sorted(set(names))),
+            owned={},
+        )
+        parked = self._groups.heartbeat(request.group_id, beat)
+        interval_ms = self._groups.heartbeat_interval_ms(request.group_id)
+        return when_done(parked, lambda result: _response(result, interval_ms))
+
+
+def _check(request: ShareGroupHeartbeatRequest) -> None:
+    """Whether a request says what it has to."""
+    names = request.subscribed_topic_names
+    for name in ("member_id", "group_id", "rack_id"):
+        if getattr(request, name) == "":
+            raise InvalidRequestError(f"{name} is empty")
+    if request.member_epoch == JOINING and not names:
+        raise InvalidRequestError("who joins has to say what it reads, in subscribed_topic_names")
+    if request.member_epoch < LEAVING:
+        raise InvalidRequestError(f"there is no member epoch {request.member_epoch}")
+    if len(names or ()) > MOST_TOPICS:
+        raise InvalidRequestError(f"a member of a share group reads {MOST_TOPICS} topics at most")
+    if any(len(name) > MAX_NAME for name in names or ()):
+        raise InvalidRequestError(f"a name in subscribed_topic_names has more than the {MAX_NAME} characters of one")
+
+
+def _response(result: BeatResult, interval_ms: int) -> ShareGroupHeartbeatResponse:
+    response = ShareGroupHeartbeatResponse(
+        error_code=result.error, error_message=None if result.message is None else text_of(result.message)
+    )
+    if result.error:
+        return response
+    response.member_id, response.member_epoch = result.member_id, result.epoch
+    response.heartbeat_interval_ms = interval_ms if result.epoch > JOINING else 0
+    if result.assigned is not None:
+        response.assignment = ShareGroupHeartbeatResponseAssignment(
+            topic_partitions=rows_for(
+                result.assigned.items(),
+                lambda each: ShareGroupHeartbeatResponseTopicPartitions(topic_id=each[0], partitions=sorted(each[1])),
+            )
+        )
+    return response
+
+
+class ShareGroupDescribeHandler(Handler):
+    """Shows share groups: their epochs, and what each member may read."""
+
+    API: ClassVar[ApiKey] = ApiKey.SHARE_GROUP_DESCRIBE
+    VERSIONS: ClassVar[VersionRange] = (1, 1)
+    ROLE: ClassVar[Role] = Role.GROUPS
+    ONLY_READS: ClassVar[bool] = True
+
+    def __init__(self, access: Access, table: GroupTable, topics: TopicTable, features: Features) -> None:
+        self._access = access
+        self._table = table
+        self._topics = topics
+        self._features = features
+
+    def begin(self, request: ShareGroupDescribeRequest, context: RequestContext) -> Begun:
+        """Describe each group that is named."""
+        check_shares_are_on(self._features)
+        return cast("Begun", started(self._begin(request, context)))
+
+    def _begin(self, request: ShareGroupDescribeRequest, context: RequestContext) -> Work:
+        rows: list[ShareGroupDescribeResponseDescribedGroup] = []
+        for group_id in request.group_ids:
+            row = _empty(group_id)
+            rows.append(row)
+            try:
+                self._access.check_group(context.connection, AclOperation.DESCRIBE, group_id)
+                if request.include_authorized_operations:
+                    operations = self._access.operations(context.connection, ResourceType.GROUP, group_id)
+                    row.authorized_operations = operations
+                yield from self._describe(shared_group(self._table, group_id)[1], row, context.connection)
+            except KafkaError as error:
+                rows[-1] = self._failed(group_id, error)
+            if len(rows) % FEW == 0:
+                yield _PER_GROUP * FEW
+        return ShareGroupDescribeResponse(groups=lazily(len(rows), iter(rows)))
+
+    def _describe(
+        self, group: SharedGroup, row: ShareGroupDescribeResponseDescribedGroup, client: ConnectionContext
+    ) -> Work:
+        row.group_state = group.shown_state
+        row.group_epoch, row.assignment_epoch = group.group_epoch, group.assignment_epoch
+        row.assignor_name = SIMPLE
+        members = list(group.members)
+        names = yield from names_of_topics(members, self._access, self._topics, client)
+        row.members = lazily(len(members), (_described(member, names) for member in members))
+
+    def _failed(self, group_id: str, error: KafkaError) -> ShareGroupDescribeResponseDescribedGroup:
+        row = _empty(group_id)
+        put_error(row, error, self.ROLE)
+        return row
+
+    def fail(
+        self, request: ShareGroupDescribeRequest, context: RequestContext, error: KafkaError
+    ) -> ShareGroupDescribeResponse:
+        """The same error for each group."""
+        ids = request.group_ids
+        return ShareGroupDescribeResponse(groups=lazily(len(ids), (self._failed(group_id, error) for group_id in ids)))
+
+
+def _described(member: ConsumerMember, names: Mapping[bytes, str]) -> ShareGroupDescribeResponseMember:
+    def topic(topic_id: bytes, name: str, numbers: Sequence[int]) -> ShareGroupDescribeResponseTopicPartitions:
+        return ShareGroupDescribeResponseTopicPartitions(topic_id=topic_id, topic_name=name, partitions=list(numbers))
+
+    return ShareGroupDescribeResponseMember(
+        member_id=member.member_id,
+        rack_id=member.rack_id,
+        member_epoch=member.epoch,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        subscribed_topic_names=list(member.subscription.topics),
+        assignment=ShareGroupDescribeResponseAssignment(topic_partitions=rows_of_topics(member.assigned, names, topic)),
+    )
+
+
+def _empty(group_id: str) -> ShareGroupDescribeResponseDescribedGroup:
+    return ShareGroupDescribeResponseDescribedGroup(
+        group_id=group_id, group_state="", group_epoch=0, assignment_epoch=0, assignor_name=""
+    )
