@@ -9,6 +9,7 @@ next to nothing:
   `kclient.admin`, `.consumer`, `.producer`, `.serialization`, `.errors` and `.types` have all of them.
 - `Gateway`: the server that speaks Kafka's protocol and keeps the messages in HTP.
 - `kclient.htp`: the port to HTP and its embedded backend.
+- `kclient.metrics`: what the clients' `metrics()` gives, and who else is told.
 - `kclient.processing`: reading, processing and writing exactly once.
 - `kclient.spark`: the PySpark data source and the pipelines.
 - `kclient.testing`: a pytest fixture with a broker in the process.
@@ -101,6 +102,7 @@ _SUBMODULES = (
     "errors",
     "gateway",
     "htp",
+    "metrics",
     "processing",
     "producer",
     "serialization",

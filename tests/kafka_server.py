@@ -96,8 +96,10 @@ def free_ports(count: int) -> list[int]:
 class JavaTools:
     """Runs the main classes of one Kafka release's jars."""
 
-    def __init__(self, version: str, folder: Path) -> None:
+    def __init__(self, version: str, folder: Path, plugins: Path | None = None) -> None:
         self.version = version
+        self.plugins = plugins
+        """A folder with classes of one's own."""
         self.jars = kafka_jars(version)
         self.log4j2 = folder / "log4j2.yaml"
         self.log4j2.write_text(_LOG4J2)
@@ -109,7 +111,7 @@ class JavaTools:
             "-XX:TieredStopAtLevel=1",
             f"-Dlog4j2.configurationFile={self.log4j2}",
             "-cp",
-            f"{self.jars}/*",
+            f"{self.jars}/*" if self.plugins is None else f"{self.plugins}:{self.jars}/*",
             main_class,
             *arguments,
         ]
@@ -158,11 +160,12 @@ class KafkaServer:
         system_properties: Mapping[str, str] | None = None,
         place: Place | None = None,
         heap: str = "1g",
+        plugins: Path | None = None,
     ) -> None:
         self.version = version
         self.folder = folder
         self.place = place or Place(1, {1: free_port()})
-        self.tools = JavaTools(version, folder)
+        self.tools = JavaTools(version, folder, plugins)
         self.listeners = [ServerListener("PLAINTEXT"), *listeners]
         ports = free_ports(len(self.listeners))
         self.ports = dict(zip((item.name for item in self.listeners), ports, strict=True))

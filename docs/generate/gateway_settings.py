@@ -17,7 +17,7 @@ _START = """\
 # Gateway
 
 ::: kclient.gateway.Gateway
-::: kclient.gateway.Metric
+::: kclient.gateway.GatewayMetric
 ::: kclient.gateway.MetricType
 ::: kclient.gateway.Sample
 

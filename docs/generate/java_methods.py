@@ -16,12 +16,6 @@ __all__ = ["LEFT_OUT", "MISSING", "RENAMED", "in_snake_case", "ours", "render"]
 
 KAFKA: Final = "4.3.1"
 
-_METRICS_PUSH: Final = (
-    "Pushing metrics to brokers (KIP-714): GetTelemetrySubscriptions and PushTelemetry with OpenTelemetry's encoding, "
-    "`enable.metrics.push`."
-)
-_OWN_METRICS: Final = "Metrics of the application in what is pushed (KIP-1076), which needs KIP-714 first."
-
 RENAMED: Final[Mapping[str, Mapping[str, str]]] = {
     "Admin": {
         "alterConsumerGroupOffsets": "alter_group_offsets",
@@ -58,27 +52,10 @@ LEFT_OUT: Final[Mapping[str, Mapping[str, str]]] = {
 """Methods that are not to come, and why."""
 
 MISSING: Final[Mapping[str, Mapping[str, str]]] = {
-    "Admin": {
-        "clientInstanceId": _METRICS_PUSH,
-        "metrics": "The admin client counts nothing yet; producer and consumer have `metrics`.",
-        "registerMetricForSubscription": _OWN_METRICS,
-        "unregisterMetricFromSubscription": _OWN_METRICS,
-    },
-    "Consumer": {
-        "clientInstanceId": _METRICS_PUSH,
-        "registerMetricForSubscription": _OWN_METRICS,
-        "unregisterMetricFromSubscription": _OWN_METRICS,
-    },
-    "Producer": {
-        "clientInstanceId": _METRICS_PUSH,
-        "registerMetricForSubscription": _OWN_METRICS,
-        "unregisterMetricFromSubscription": _OWN_METRICS,
-    },
-    "ShareConsumer": {
-        "clientInstanceId": _METRICS_PUSH,
-        "registerMetricForSubscription": _OWN_METRICS,
-        "unregisterMetricFromSubscription": _OWN_METRICS,
-    },
+    "Admin": {},
+    "Consumer": {},
+    "Producer": {},
+    "ShareConsumer": {},
 }
 """Methods that are still to come, and what they need."""
 
@@ -111,7 +88,7 @@ def in_snake_case(java: str) -> str:
 
 def render() -> str:
     """The whole page."""
-    return "\n".join([_START, *(_section(*section) for section in _SECTIONS)])
+    return "\n".join([_START, *(_section(*section) for section in _SECTIONS if any(section[2].values()))])
 
 
 def _section(title: str, text: str, table: Mapping[str, Mapping[str, str]]) -> str:

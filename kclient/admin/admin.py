@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import time
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
+from uuid import UUID
 
 import anyio
 
@@ -25,9 +28,14 @@ from kclient.admin.users import UserOperations
 from kclient.arguments import AS_LONG_AS_IT_TAKES, check_flag, check_timeout
 from kclient.cluster import Closing, Cluster, Trial, version_for
 from kclient.cluster.controllers import CONTROLLERS
+from kclient.cluster.own_metrics import OwnMetrics
+from kclient.cluster.reporting import MetricsReporting
 from kclient.concurrency import Supervisor, to_the_end
 from kclient.config import AdminConfig, ConfigInput
 from kclient.errors import ClosedError, IllegalStateError, UnsupportedVersionError
+from kclient.metrics.metric import Metrics
+from kclient.metrics.registry import MetricsRegistry, registry_for
+from kclient.metrics.traffic import Traffic
 from kclient.net.connection import Connection
 from kclient.protocol.messages import (
     DescribeClusterRequest,
@@ -55,6 +63,7 @@ class Admin(
     TokenOperations,
     LogDirOperations,
     QuorumOperations,
+    OwnMetrics,
 ):
     """Creates, describes, alters and deletes topics, groups, settings, ACLs, users and so on. For asyncio and trio.
 
@@ -78,11 +87,18 @@ class Admin(
     def __init__(self, config: ConfigInput = None, /, **settings: Any) -> None:
         self._config = AdminConfig.parse(config, **settings)
         self._supervisor = Supervisor("admin client")
+        self._registry = registry_for(self._config, time.monotonic)
+        traffic = Traffic(self._registry.windows)
         self._cluster = Cluster(
             self._config,
             self._supervisor,
             allow_auto_topic_creation=False,
             controllers=bool(self._config.bootstrap_controllers),
+            traffic=traffic,
+        )
+        traffic.define(self._registry, "admin-client", self._cluster.addresses)
+        self._reporting = MetricsReporting(
+            self._registry, self._supervisor, self._cluster, push=self._config.enable_metrics_push
         )
         self._started = False
         self._closed = False
@@ -101,7 +117,7 @@ class Admin(
         """The face was dropped: warn if it was not closed, and let the tasks end. In any thread, by the collector."""
         if getattr(self, "_started", False) and not self._closed and self._pid == os.getpid():
             self._closed = True
-            self._supervisor.retire(self._cluster.aclose)
+            self._supervisor.retire(partial(_disconnect, self._reporting, self._cluster, None))
             warn_unclosed(face, remedy)
 
     async def start(self) -> None:
@@ -119,6 +135,7 @@ class Admin(
         try:
             await self._supervisor.start()
             await self._cluster.start()
+            self._reporting.start()
         except BaseException:  # it has no tasks: none is closed, and where it was cancelled it may be started again
             self._started = False
             raise
@@ -140,16 +157,12 @@ class Admin(
                 await self._closing.ended()
             return
         try:
-            await to_the_end(self._disconnect, timeout)
+            await to_the_end(_disconnect, self._reporting, self._cluster, timeout)
         finally:
             try:
                 await self._supervisor.aclose()
             finally:
                 self._closing.end()
-
-    async def _disconnect(self, timeout: float | None) -> None:
-        with anyio.move_on_after(timeout):
-            await self._cluster.aclose()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -159,6 +172,33 @@ class Admin(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+    async def client_instance_id(self, timeout: float | None = None) -> UUID:
+        """The id that the cluster knows this client by, to find its metrics there (KIP-714); the same for its life.
+
+        Args:
+            timeout: seconds to wait for it; the default is `default.api.timeout.ms`.
+
+        Raises:
+            IllegalStateError: `enable.metrics.push` is false, which it is by default.
+            UnsupportedVersionError: the broker takes no metrics of clients; a gateway never does.
+            KafkaTimeoutError: the cluster has not told it in time.
+            TypeError, ValueError: the timeout is not a number of seconds.
+        """
+        self._check()
+        return await self._reporting.client_instance_id(timeout)
+
+    def _metrics_registry(self) -> MetricsRegistry:
+        return self._registry
+
+    def metrics(self) -> Metrics:
+        """The metrics under the names, groups and tags of the Java client's; may be called in any thread.
+
+        `admin.metrics().value("request-latency-avg", node_id="node-1")` is one of them. Rates, averages and extremes
+        are those of the last `metrics.num.samples` windows, each `metrics.sample.window.ms` long, totals those since
+        the client was made. Times are in milliseconds, sizes in bytes.
+        """
+        return self._registry.metrics()
 
     async def describe_cluster(
         self,
@@ -250,3 +290,11 @@ class Admin(
             raise IllegalStateError("The admin client was not started: use `async with` or call `start`")
         self._supervisor.check()
         self._supervisor.check_loop()
+
+
+async def _disconnect(reporting: MetricsReporting, cluster: Cluster, timeout: float | None) -> None:
+    with anyio.move_on_after(timeout):
+        try:
+            await reporting.finish()
+        finally:
+            await cluster.aclose()

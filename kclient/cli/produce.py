@@ -73,7 +73,7 @@ class _Lines:
 
         The producer counts, because a signal may fall between what it does and what is written down here.
         """
-        return int(self._producer.metrics()["record-send-total"])
+        return int(self._producer.metrics().value("record-send-total"))
 
     @property
     def account(self) -> str:
@@ -85,7 +85,7 @@ class _Lines:
     @property
     def rest(self) -> str:
         """What became of the others that were read."""
-        lost, on_their_way = self.read - self.acknowledged, self._producer.metrics()["record-error-total"]
+        lost, on_their_way = self.read - self.acknowledged, self._producer.metrics().value("record-error-total")
         return f"{lost} were not" + (" (those on their way may arrive all the same)" if on_their_way else "")
 
     def send_all(self) -> str | None:

@@ -27,12 +27,16 @@ from kclient.cluster.trial import Trial
 from kclient.cluster.versions import version_for
 from kclient.concurrency import Completion
 from kclient.errors import (
+    AuthenticationError,
     BrokerConnectionError,
     ClosedError,
     IllegalStateError,
     KafkaError,
     KafkaTimeoutError,
 )
+from kclient.metrics.traffic import Traffic
+from kclient.metrics.windows import MetricWindows
+from kclient.net.address import Address
 from kclient.net.connection import Connection
 from kclient.net.sasl.login import login_for
 from kclient.protocol.messages import (
@@ -45,7 +49,6 @@ if TYPE_CHECKING:
 
     from kclient.cluster.config import ClusterConfig
     from kclient.concurrency import Supervisor, TaskHandle
-    from kclient.net.address import Address
     from kclient.protocol.message import ApiMessage
     from kclient.types import Node
 
@@ -68,6 +71,7 @@ class Cluster:
         controllers: Whether it is controllers that are talked to, instead of brokers (KIP-919).
         patience: How many seconds brokers may keep a request by right, by channel; none at all on the others.
         clock: Monotonic time in seconds.
+        traffic: Counts requests and connections, for metrics.
     """
 
     def __init__(
@@ -81,8 +85,10 @@ class Cluster:
         in_use: Callable[[], Collection[str]] = tuple,
         patience: Mapping[str, float] = MappingProxyType({}),
         clock: Callable[[], float] = time.monotonic,
+        traffic: Traffic | None = None,
     ) -> None:
         self.config = config
+        self.traffic: Traffic = Traffic(MetricWindows(clock)) if traffic is None else traffic
         self.controllers: bool = controllers
         self.clock = clock
         self.retry_backoff: Backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms)
@@ -94,6 +100,8 @@ class Cluster:
         )
         self.listeners: list[Callable[[], None]] = []
         """Called in the loop's thread after each answer with metadata, and when topics were forgotten."""
+        self.on_connected: list[Callable[[Connection], None]] = []
+        """Called with each connection that was made, in the loop."""
         self._supervisor = supervisor
         self._patience = patience
         self._reconnect_backoff = Backoff(config.reconnect_backoff_ms, config.reconnect_backoff_max_ms)
@@ -313,6 +321,10 @@ class Cluster:
                 news.tell(link.address, event, bootstrap=link.bootstrap)
             await anyio.sleep(news.LOOK_S)
 
+    def addresses(self) -> dict[int, Address]:
+        """Where the brokers listen that are known, by id."""
+        return {node.id: Address.of_broker(node.host, node.port) for node in self.snapshot.nodes.values()}
+
     def link(self, node_id: int, channel: str = "") -> BrokerLink | None:
         """The link to a broker, made on first use; None if the broker is unknown."""
         node = self.metadata.snapshot.nodes.get(node_id)
@@ -386,12 +398,27 @@ class Cluster:
     async def _open(self, address: Address) -> Connection:
         if address not in self._given:
             check_advertised(address, self._schemes)
-        opened = await Connection.open(address, self.config, supervisor=self._supervisor, login=self._login)
+        traffic = self.traffic
+        try:
+            opened = await Connection.open(
+                address,
+                self.config,
+                supervisor=self._supervisor,
+                login=self._login,
+                traffic=traffic.broker(address),
+            )
+        except AuthenticationError:
+            traffic.refused.add()
+            raise
+        traffic.connected(lasting=opened.session_lasts)
         opened.on_close(self._disconnected)
+        for connected in self.on_connected:
+            connected(opened)
         return opened
 
     def _disconnected(self, connection: Connection) -> None:
         """A connection ended: if the broker is gone or hung, others lead what it led."""
+        self.traffic.closed.add()
         if connection.lost:
             self.request_update()
 

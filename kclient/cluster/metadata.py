@@ -176,6 +176,11 @@ class MetadataCache:
         """The topics of interest."""
         return self._interest.topics
 
+    @property
+    def updated_at(self) -> float | None:
+        """When the last answer came; None before the first."""
+        return self._last_success
+
     def track(self, topics: Iterable[str], now: float, *, create: bool = True) -> bool:
         """Add topics of interest, or mark them as used; see `TopicInterest.track`.
 

@@ -30,7 +30,7 @@ class AdminConfig(ClientConfig):
     )
     default_api_timeout_ms: int = setting(Number(0), 60_000, "Time for calls that are given no `timeout`.")
     enable_metrics_push: bool = setting(
-        Boolean(), False, "Whether the client's metrics are sent to the cluster (KIP-714).", served=False
+        Boolean(), False, "Whether the client's metrics are sent to the cluster, where that asks for them (KIP-714)."
     )
     retries: int = setting(
         Number(0), 2**31 - 1, "How often a request is tried again; better bound the time by `default.api.timeout.ms`."

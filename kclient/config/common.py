@@ -15,7 +15,18 @@ from kclient.config.names import explain_unknown
 from kclient.config.properties import parse_properties
 from kclient.config.providers import is_of_provider, resolved, without_values
 from kclient.config.security import SecuritySettings
-from kclient.config.setting import REQUIRED, Boolean, Choice, List, Number, Setting, Text, setting
+from kclient.config.setting import (
+    REQUIRED,
+    Boolean,
+    Choice,
+    Classes,
+    List,
+    Number,
+    PythonObject,
+    Setting,
+    Text,
+    setting,
+)
 from kclient.errors import ConfigError, NotYetSupportedError
 
 __all__ = ["LONG", "ClientConfig", "ConfigInput"]
@@ -119,25 +130,29 @@ class ClientConfig(SecuritySettings):
     )
     enable_metrics_push: bool = setting(
         Boolean(),
-        False,
-        "Whether the client's metrics are sent to the cluster (KIP-714).",
-        served=False,
-        java_default=True,
+        True,
+        "Whether the client's metrics are sent to the cluster, where that asks for them (KIP-714).",
     )
-    metric_reporters: tuple[str, ...] = setting(
-        List(),
+    metric_reporters: tuple[Any, ...] = setting(
+        Classes(
+            PythonObject("a kclient.metrics.MetricsReporter or its class", {"prometheus": "prometheus", "otel": "otel"})
+        ),
         (),
-        "Classes that metrics are reported to.",
-        served=False,
+        """Are told which metrics the client has. `prometheus` has `prometheus_client` collect them, `otel`
+        OpenTelemetry's global meter provider observe them; each needs the extra of that name.""",
         java_default=("org.apache.kafka.common.metrics.JmxReporter",),
     )
-    metrics_num_samples: int = setting(Number(1), 2, "Samples from which a metric is computed.", served=False)
+    metrics_num_samples: int = setting(
+        Number(1),
+        2,
+        """Windows from which rates, averages, extremes and percentiles are computed, the present one included.""",
+    )
     metrics_recording_level: str = setting(
-        Choice(("INFO", "DEBUG", "TRACE")), "INFO", "Finest metrics that are recorded.", served=False
+        Choice(("INFO", "DEBUG", "TRACE")),
+        "INFO",
+        """Finest metrics that there are; with `DEBUG` and `TRACE` also percentiles of the latency of each broker.""",
     )
-    metrics_sample_window_ms: int = setting(
-        Number(0, LONG), 30_000, "Time over which a sample of a metric is taken.", served=False
-    )
+    metrics_sample_window_ms: int = setting(Number(0, LONG), 30_000, "How long such a window is; 0 counts as 1.")
 
     explicit: frozenset[str] = frozenset()
     """Kafka's names of the settings that were given, rather than left to their defaults."""

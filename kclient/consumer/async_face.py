@@ -20,6 +20,7 @@ from kclient.errors import IllegalStateError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from types import TracebackType
+    from uuid import UUID
 
     from kclient.records import ConsumerRecord
 
@@ -54,6 +55,21 @@ class AsyncFace(FaceBase):
     async def close(self, timeout: float | None = None) -> None:
         """Close it."""
         raise NotImplementedError
+
+    async def client_instance_id(self, timeout: float | None = None) -> UUID:
+        """The id that the cluster knows this client by, to find its metrics there (KIP-714); the same for its life.
+
+        Args:
+            timeout: Seconds to wait for it; the default is `default.api.timeout.ms`.
+
+        Raises:
+            IllegalStateError: `enable.metrics.push` is false.
+            UnsupportedVersionError: The broker takes no metrics of clients; a gateway never does.
+            KafkaTimeoutError: The cluster has not told it in time.
+            TypeError, ValueError: The timeout is not a number of seconds.
+        """
+        self._core.life.check()
+        return await self._core.waits.interruptible(self._core.reporting.client_instance_id, timeout)
 
     async def _end(self, seconds: float, leave_group: bool | None = None) -> None:
         """Close within a time, or give up if another call does so; see `close`."""

@@ -9,12 +9,13 @@ from __future__ import annotations
 import logging
 import math
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
 
 from kclient.arguments import in_seconds
 from kclient.cluster import Cluster, cluster_addresses
+from kclient.cluster.reporting import MetricsReporting
 from kclient.concurrency import LoopHandle, MomentLock, Supervisor, Wakeup, to_the_end
 from kclient.consumer.attempts import Attempts
 from kclient.consumer.departure import Departure
@@ -31,10 +32,11 @@ from kclient.consumer.group.consumer_group import LAST_WORDS, ConsumerGroup
 from kclient.consumer.group.coordinator import CoordinatorAccess
 from kclient.consumer.group.driver import JOIN_CHANNEL, GroupDriver
 from kclient.consumer.group.member import GroupMember
+from kclient.consumer.group.metrics import GroupMetrics
 from kclient.consumer.group.rebalance import Rebalance
 from kclient.consumer.group.remote_member import RemoteMember
 from kclient.consumer.life import ConsumerLife
-from kclient.consumer.metrics import ConsumerMetrics
+from kclient.consumer.metrics import FetchMetrics, PollMetrics, resource_of
 from kclient.consumer.notices import Notices, PendingErrors
 from kclient.consumer.polling import Polling
 from kclient.consumer.readiness import PollReadiness
@@ -44,6 +46,8 @@ from kclient.consumer.tasks import BackgroundTasks
 from kclient.consumer.topics import TopicWatch
 from kclient.consumer.waits import Waits
 from kclient.errors import ClosedError, InvalidGroupIdError, KafkaTimeoutError
+from kclient.metrics.registry import registry_for
+from kclient.metrics.traffic import Traffic
 from kclient.types import PartitionWatermarks
 from kclient.unclosed import warn_unclosed
 
@@ -52,9 +56,19 @@ if TYPE_CHECKING:
 
     from kclient.config import ConsumerConfig
     from kclient.consumer.group.membership import Membership
+    from kclient.consumer.subscription import PartitionState
     from kclient.types import TopicPartition
 
 logger: logging.Logger = logging.getLogger("kclient.consumer")
+
+
+class _Counted(NamedTuple):
+    """What the parts count."""
+
+    traffic: Traffic
+    fetches: FetchMetrics
+    polls: PollMetrics
+    group: GroupMetrics
 
 
 class ConsumerCore:
@@ -72,6 +86,8 @@ class ConsumerCore:
         self.config: ConsumerConfig = config
         self.clock: Callable[[], float] = clock
         self.default_timeout: float = settings.default_timeout
+        registry = registry_for(config, clock)
+        traffic = Traffic(registry.windows)
         self._name = f"{','.join(config.bootstrap_servers)} group={config.group_id}"
         self._lock = MomentLock()
         """Guards the state machines; held for moments only, never while waiting or decoding."""
@@ -89,11 +105,24 @@ class ConsumerCore:
                 JOIN_CHANNEL: math.inf,  # the broker waits for the other members
             },
             clock=clock,
+            traffic=traffic,
         )
         self.cluster.listeners.append(self._on_metadata)
-        self._metrics = ConsumerMetrics()
+        self.reporting: MetricsReporting = MetricsReporting(
+            registry,
+            self.supervisor,
+            self.cluster,
+            push=config.enable_metrics_push,
+            resource=self._resource,
+        )
+        self._counted = _Counted(
+            traffic,
+            FetchMetrics(registry.windows, read_committed=settings.fetch.read_committed),
+            PollMetrics(registry.windows),
+            GroupMetrics(registry.windows),
+        )
         self.subscriptions: SubscriptionState = SubscriptionState(settings.policy, store_by_hand=settings.store_by_hand)
-        self.fetcher: Fetcher = Fetcher(settings.fetch, self.subscriptions)
+        self.fetcher: Fetcher = Fetcher(settings.fetch, self.subscriptions, self._counted.fetches)
         buffer = self.fetcher.buffer
         self.readiness: PollReadiness = PollReadiness(clock, self._lock, self._has_work, lambda: buffer.has_ready)
         self.errors: PendingErrors = PendingErrors(self._on_error)
@@ -139,7 +168,7 @@ class ConsumerCore:
             lock=self._lock,
             subscriptions=self.subscriptions,
             buffer=self.fetcher.buffer,
-            metrics=self._metrics,
+            metrics=self._counted.fetches,
             wakeup=self._fetch_wakeup,
             max_poll_records=settings.max_poll_records,
             decode_options=settings.decode_options,
@@ -155,7 +184,7 @@ class ConsumerCore:
             readiness=self.readiness,
             errors=self.errors,
             notices=self.notices,
-            metrics=self._metrics,
+            metrics=self._counted.polls,
             fetch_wakeup=self._fetch_wakeup,
         )
         self.departure: Departure = Departure(
@@ -166,6 +195,7 @@ class ConsumerCore:
             running=lambda: self.supervisor.running,
             shut=self.shut,
         )
+        self._define_metrics(classic=not settings.remote)
 
     # ------------------------------------------------------------------ putting together
 
@@ -191,7 +221,7 @@ class ConsumerCore:
             attempts=attempts,
             auto_commit=auto_commit,
             notices=self.notices,
-            metrics=self._metrics,
+            metrics=self._counted.group,
             update_readiness=self.readiness.update,
             default_timeout=settings.default_timeout,
         )
@@ -205,6 +235,7 @@ class ConsumerCore:
             auto_commit=auto_commit,
             waits=self.waits,
             wake_group=wake_group,
+            metrics=self._counted.group,
             default_timeout=settings.default_timeout,
         )
         return ConsumerGroup(
@@ -214,7 +245,7 @@ class ConsumerCore:
             subscriptions=self.subscriptions,
             committer=committer,
             auto_commit=auto_commit,
-            committed=CommittedLookup(self._lock, member, coordinator, self.cluster, attempts),
+            committed=CommittedLookup(self._lock, member, coordinator, self.cluster, attempts, self._counted.group),
             rebalance=rebalance,
             notices=self.notices,
             waits=self.waits,
@@ -234,6 +265,7 @@ class ConsumerCore:
             drained=group.committer.drained,
             on_progress=self._on_progress,
             on_topics=self._fetch_wakeup.set,
+            metrics=self._counted.group,
             request_timeout=request_timeout,
         )
 
@@ -305,17 +337,22 @@ class ConsumerCore:
         if self._group is not None:
             self._group.committer.wakeup.set()
 
-    def figures(self) -> dict[str, float]:
-        """Figures since the start under the names of Java's metrics."""
+    def _define_metrics(self, *, classic: bool) -> None:
+        registry, fetches = self.reporting.registry, "consumer-fetch-manager-metrics"
+        self._counted.traffic.define(registry, "consumer", self.cluster.addresses)
+        self._counted.polls.define(registry, "consumer-metrics")
+        self._counted.fetches.define(registry, fetches, lambda: self.fetcher.buffer.size)
+        self._counted.fetches.define_topics(registry, fetches)
+        self._counted.fetches.define_partitions(registry, fetches, self._states)
+        if self._group is not None:
+            self._counted.group.define(registry, classic=classic, partitions=lambda: len(self._states()))
+
+    def _resource(self) -> dict[str, str]:
+        return resource_of(self.config.client_rack, None if self._group is None else self._group.member.metadata)
+
+    def _states(self) -> list[PartitionState]:
         with self._lock:
-            return self._metrics.figures(
-                self.subscriptions,
-                fetches=self.fetcher.fetches,
-                bytes_fetched=self.fetcher.bytes_fetched,
-                buffered=self.fetcher.buffer.size,
-                rebalances=0 if self._group is None else self._group.member.rebalances,
-                read_committed=self.fetcher.settings.read_committed,
-            )
+            return list(self.subscriptions)
 
     def has_joined(self) -> bool:
         """Whether this is a member of its group now, and reads what that has assigned."""
@@ -408,6 +445,7 @@ class ConsumerCore:
                 self._tasks.spawn(self._group.committer.run, name="commits")
             self._tasks.spawn(self._fetch_driver.run, name="fetcher")
             await self.cluster.start()
+            self.reporting.start()
             self.life.started()
         except BaseException:  # whatever it is, no task may stay behind a consumer that was not made
             try:
@@ -456,6 +494,12 @@ class ConsumerCore:
         finally:
             await self.shut()
 
+    async def _disconnect(self) -> None:
+        try:
+            await self.reporting.finish()
+        finally:
+            await self.cluster.aclose()
+
     async def shut(self) -> None:
         """End the tasks and close the connections."""
         self.life.end()
@@ -465,7 +509,7 @@ class ConsumerCore:
         if self._group is not None:
             self._group.committer.fail(ClosedError("The consumer was closed"))
         try:
-            await to_the_end(self.cluster.aclose)
+            await to_the_end(self._disconnect)
         finally:
             self.waits.signal_progress()
             self.readiness.signal()

@@ -7,12 +7,14 @@ import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kclient.arguments import check_timeout, shown
+from kclient.cluster.own_metrics import OwnMetrics
 from kclient.consumer.patterns import SubscriptionPattern
 from kclient.unclosed import finalizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from kclient.cluster.reporting import MetricsReporting
     from kclient.concurrency import Supervisor
     from kclient.config import ConfigInput
     from kclient.consumer.actions import Script
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from kclient.consumer.notices import Notices
     from kclient.consumer.readiness import PollReadiness
     from kclient.consumer.waits import Waits
+    from kclient.metrics.metric import Metrics
+    from kclient.metrics.registry import MetricsRegistry
     from kclient.records import ConsumerRecord
 
 CLOSE_TIMEOUT = 30.0
@@ -46,6 +50,8 @@ class FacedCore(Protocol):
     @property
     def notices(self) -> Notices: ...
     @property
+    def reporting(self) -> MetricsReporting: ...
+    @property
     def default_timeout(self) -> float: ...
     async def start(self) -> None: ...
     def forgotten(self, face: object, remedy: str) -> None: ...
@@ -54,7 +60,6 @@ class FacedCore(Protocol):
     async def shut(self) -> None: ...
     def wakeup(self) -> None: ...
     def look_again(self) -> None: ...
-    def figures(self) -> dict[str, float]: ...
 
 
 class FacedCollector(Protocol):
@@ -72,7 +77,7 @@ class FacedBuffer(Protocol):
     taken: Any
 
 
-class FaceBase:
+class FaceBase(OwnMetrics):
     """The part of a consumer of either kind that is the same for async and blocking code."""
 
     _clock = staticmethod(time.monotonic)
@@ -112,10 +117,20 @@ class FaceBase:
         """End the wait of a task inside `poll` with `WakeupError`, or the next one; may be called from any thread."""
         self._core.wakeup()
 
-    def metrics(self) -> dict[str, float]:
-        """Figures since the start under the names of Java's metrics; sizes in bytes."""
+    def _metrics_registry(self) -> MetricsRegistry:
         self._check_here()
-        return self._core.figures()
+        return self._core.reporting.registry
+
+    def metrics(self) -> Metrics:
+        """The metrics under the names, groups and tags of the Java client's; may be called in any thread.
+
+        `consumer.metrics().value("records-lag", topic="flights", partition=0)` is one of them. Rates, averages,
+        extremes and percentiles are those of the last `metrics.num.samples` windows, each `metrics.sample.window.ms`
+        long, totals those since the consumer was made. Times are in milliseconds, but for names that say another unit;
+        sizes in bytes.
+        """
+        self._check_here()
+        return self._core.reporting.registry.metrics()
 
     def _seconds(self, timeout: float | None) -> float:
         check_timeout(timeout)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kclient.consumer.actions import Script
     from kclient.consumer.fetch.buffer import FetchBuffer
     from kclient.consumer.group.consumer_group import ConsumerGroup
-    from kclient.consumer.metrics import ConsumerMetrics
+    from kclient.consumer.metrics import PollMetrics
     from kclient.consumer.notices import Notices, PendingErrors
     from kclient.consumer.readiness import PollReadiness
     from kclient.consumer.subscription import SubscriptionState
@@ -54,7 +54,7 @@ class Polling:
         readiness: PollReadiness,
         errors: PendingErrors,
         notices: Notices,
-        metrics: ConsumerMetrics,
+        metrics: PollMetrics,
         fetch_wakeup: Wakeup,
     ) -> None:
         self._lock = lock
@@ -71,8 +71,15 @@ class Polling:
 
     def poll(self, deadline: float, take: Callable[[], Any]) -> Script:
         """Do what the group needs, then return what `take` gives; None if there is nothing until `deadline`."""
+        readiness = self._readiness
+        self._metrics.begins(readiness.clock())
+        try:
+            return (yield from self._poll(deadline, take))
+        finally:
+            self._metrics.ends(readiness.clock())
+
+    def _poll(self, deadline: float, take: Callable[[], Any]) -> Script:
         readiness, group = self._readiness, self._group
-        self._metrics.polls += 1
         while True:
             self._check()
             self._waits.take_wakeup()

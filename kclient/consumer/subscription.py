@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from kclient.consumer.interfaces import RebalanceListener
+    from kclient.metrics.windows import MetricSpread, MetricTally
 
 
 class SubscriptionKind(PlainEnum):
@@ -80,7 +81,9 @@ class PartitionState:
         "fetch_offset",
         "former_id",
         "high_watermark",
+        "lags",
         "last_stable_offset",
+        "leads",
         "log_start_offset",
         "pause",
         "paused",
@@ -149,6 +152,10 @@ class PartitionState:
         """Up to where the user is through, as he says."""
         self.stored_id: bytes | None = None
         """The id of the topic that this is in, if it is known."""
+        self.lags: MetricTally | None = None
+        """How far the position was from the end, each time that records were handed out."""
+        self.leads: MetricSpread | None = None
+        """How far it was from the beginning."""
 
     def end(self, *, read_committed: bool) -> int | None:
         """Up to where can be read, as a broker has told last: the last stable offset, or the high watermark."""
@@ -160,6 +167,13 @@ class PartitionState:
         if end is None or self.state is not PositionState.VALID:
             return None
         return max(end - self.position, 0)
+
+    @property
+    def lead(self) -> int | None:
+        """How many offsets the position is behind the beginning; None where either is not known."""
+        if self.log_start_offset is None or self.state is not PositionState.VALID:
+            return None
+        return max(self.position - self.log_start_offset, 0)
 
     @property
     def fetchable(self) -> bool:

@@ -8,8 +8,8 @@ catalogue, `groups` the coordinator of consumer groups, and `gateway_metrics` wh
 from __future__ import annotations
 
 from kclient.gateway.gateway import Gateway as Gateway
-from kclient.gateway.metrics import Metric as Metric
+from kclient.gateway.metrics import GatewayMetric as GatewayMetric
 from kclient.gateway.metrics import MetricType as MetricType
 from kclient.gateway.metrics import Sample as Sample
 
-__all__ = ["Gateway", "Metric", "MetricType", "Sample"]
+__all__ = ["Gateway", "GatewayMetric", "MetricType", "Sample"]

@@ -27,7 +27,7 @@ from kclient.gateway.listening import advertised, listen
 from kclient.gateway.local import Presence, local_address, store_of
 from kclient.gateway.mapping import mapping_for
 from kclient.gateway.membership import ClusterView
-from kclient.gateway.metrics import Metric, MetricRegistry
+from kclient.gateway.metrics import GatewayMetric, MetricRegistry
 from kclient.gateway.metrics_server import MetricsServer
 from kclient.gateway.participation import Participation
 from kclient.gateway.rows.gateways import Endpoint
@@ -250,7 +250,7 @@ class Gateway:
         """Serve one stream that a client inside the process made; `advertise` is the address it is told."""
         self._running().attach(stream, label=advertised(advertise))
 
-    def metrics(self) -> list[Metric]:
+    def metrics(self) -> list[GatewayMetric]:
         """What the gateway tells of itself, as it is now: topics, connections, memory, the disk, shared topics.
 
         To be called in its event loop; it takes some microseconds for each topic of the mapping `"virtual"`.

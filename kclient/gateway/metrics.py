@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from kclient.errors import IllegalStateError
 
-__all__ = ["Metric", "MetricRegistry", "MetricType", "Sample"]
+__all__ = ["GatewayMetric", "MetricRegistry", "MetricType", "Sample"]
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 _AT_ONCE: Final = 64
@@ -41,7 +41,7 @@ class Sample(NamedTuple):
     value: float
 
 
-class Metric(NamedTuple):
+class GatewayMetric(NamedTuple):
     """A metric with its values."""
 
     name: str
@@ -99,7 +99,7 @@ class MetricRegistry:
             raise IllegalStateError(f"there is a metric {made.name} already")
         self._defined[made.name] = made
 
-    def collect(self) -> list[Metric]:
+    def collect(self) -> list[GatewayMetric]:
         """All metrics as they are now."""
         steps = self.steps()
         while True:
@@ -108,7 +108,7 @@ class MetricRegistry:
             except StopIteration as end:
                 return list(end.value)
 
-    def steps(self) -> Generator[None, None, list[Metric]]:
+    def steps(self) -> Generator[None, None, list[GatewayMetric]]:
         """The same, in steps: others may have their turn wherever it yields."""
         found = []
         for each in list(self._defined.values()):
@@ -121,6 +121,6 @@ class MetricRegistry:
                     samples.append(Sample(dict(zip(each.labels, told, strict=True)), value))
                     if len(samples) % _AT_ONCE == 0:
                         yield
-            found.append(Metric(each.name, each.type, each.unit, each.help, tuple(samples)))
+            found.append(GatewayMetric(each.name, each.type, each.unit, each.help, tuple(samples)))
             yield
         return found

@@ -18,7 +18,7 @@ import anyio.to_thread
 
 from kclient.errors import ClosedError, MissingExtraError
 from kclient.gateway.listening import not_bound
-from kclient.gateway.metrics import Metric, MetricType
+from kclient.gateway.metrics import GatewayMetric, MetricType
 from kclient.net.address import Address
 from kclient.net.fair_queue import Pace
 from kclient.net.listeners import bind_all, close_all
@@ -50,7 +50,7 @@ def check_prometheus() -> None:
         raise MissingExtraError("prometheus_client", "prometheus", "Serving metrics")
 
 
-def exposition(metrics: list[Metric]) -> tuple[str, bytes]:
+def exposition(metrics: list[GatewayMetric]) -> tuple[str, bytes]:
     """Metrics in Prometheus' text format, and its content type; in any thread."""
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -86,7 +86,7 @@ class MetricsServer:
 
     def __init__(
         self,
-        steps: Callable[[], Generator[None, None, list[Metric]]],
+        steps: Callable[[], Generator[None, None, list[GatewayMetric]]],
         spawn: Callable[..., TaskHandle],
         queue: FairQueue,
     ) -> None:
@@ -194,7 +194,7 @@ class MetricsServer:
                 self._made_at = anyio.current_time()
             return self._made
 
-    async def _collected(self) -> list[Metric]:
+    async def _collected(self) -> list[GatewayMetric]:
         steps, pace = self._steps(), Pace(self._queue.flow())
         while True:
             try:

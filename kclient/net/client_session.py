@@ -49,12 +49,23 @@ class ClientSession:
         self._now = loop_clock()
         self._login: Login | None = None
         self._versions: Mapping[int, tuple[int, int]] = {}
+        self._renewal_began = 0.0
         self._renewal: TaskHandle | None = None  # the task that authenticates again, while it waits for a token
 
     @property
     def authenticated(self) -> bool:
         """Whether the client has authenticated."""
         return self._login is not None
+
+    @property
+    def renewal_seconds(self) -> float:
+        """How long ago the client began to authenticate again."""
+        return self._now() - self._renewal_began
+
+    @property
+    def lasts(self) -> bool:
+        """Whether the broker never asks to authenticate again."""
+        return self._queue.session_end == float("inf")
 
     async def begin(self, login: Login, versions: Mapping[int, tuple[int, int]]) -> None:
         """Authenticate, before any other request.
@@ -79,6 +90,7 @@ class ClientSession:
         """The session is about to end: authenticate again, behind what is on its way and before what follows."""
         login = self._login
         assert login is not None
+        self._renewal_began = self._now()
         self._renewal = self._supervisor.spawn(self._renew, login, name=f"authenticate again {self._address}")
         self._queue.held = True
 

@@ -49,6 +49,7 @@ from kclient.protocol.registry import response_class
 from kclient.types import Buffer
 
 if TYPE_CHECKING:
+    from kclient.metrics.traffic import BrokerTraffic
     from kclient.net.sasl.login import Login
 
 __all__ = ["Connection", "Pending"]
@@ -83,6 +84,8 @@ class Connection:
         self.closed: bool = False
         self.cause: BaseException | None = None
         """Why it ended; None while it is open, and if it was closed without a fault."""
+        self.traffic: BrokerTraffic | None = None
+        """Counts what passes; None where nobody wants to know."""
         self._now = loop_clock()
         self.last_used: float = self._now()
         """When the last request or response passed, on the clock of `anyio.current_time`."""
@@ -124,6 +127,7 @@ class Connection:
         supervisor: Supervisor,
         negotiate: bool = True,
         login: Login | None = None,
+        traffic: BrokerTraffic | None = None,
     ) -> Self:
         """Connect, ask the broker for its versions, and authenticate.
 
@@ -134,6 +138,7 @@ class Connection:
             supervisor: Runs the tasks, where tasks are needed; its owner outlives the connection.
             negotiate: Whether to fill `api_versions`; with a login it always does.
             login: What to authenticate with (SASL); None for listeners that do not ask for it.
+            traffic: Counts what passes, for metrics.
 
         Raises:
             TypeError: If an argument is of a wrong type.
@@ -149,6 +154,7 @@ class Connection:
             check_login(login)
         address = open_address(address, tls=config.tls_context is not None, login=login is not None)
         connection = cls.over(await connect(address, config), address, config, supervisor=supervisor)
+        connection.traffic = traffic
         try:
             if negotiate or login is not None:
                 await connection.negotiate()
@@ -208,6 +214,11 @@ class Connection:
     def lost(self) -> bool:
         """Whether it ended and this side did not want that: it broke, the broker closed it or did not answer."""
         return self.closed and not self._local
+
+    @property
+    def session_lasts(self) -> bool:
+        """Whether the broker never asks to authenticate again."""
+        return self._session.lasts
 
     @property
     def throttled_until(self) -> float:
@@ -280,6 +291,8 @@ class Connection:
         else:
             self._unwritten.append(pending)
         self._channel.write(parts)
+        if self.traffic is not None:
+            self.traffic.sent(sum(map(len, parts)))
         if self._unwritten and not self._channel.pending_bytes:
             self._all_written()
 
@@ -344,6 +357,8 @@ class Connection:
 
     def _authentication_over(self, error: BaseException | None) -> None:
         """The connection has authenticated again, or could not."""
+        if self.traffic is not None:
+            self.traffic.traffic.reauthenticated(self._session.renewal_seconds, error)
         if isinstance(error, AuthenticationError):
             self.cause = error  # the broker has hung up already perhaps, and this is why
         if error is not None:
@@ -446,6 +461,8 @@ class Connection:
                 f"{self.address} sent a response with correlation id {correlation_id}, expected {expected}"
             )
         pending = self._in_flight[0]
+        if self.traffic is not None:
+            self.traffic.received(len(frame) + 4, self.last_used - pending.deadline + pending.timeout)
         if pending.abandoned:
             self._in_flight.popleft()
             return

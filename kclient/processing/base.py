@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Iterable, Mapping
+from math import isnan
 from typing import TYPE_CHECKING
 
 from kclient.errors import IllegalStateError
@@ -16,6 +17,7 @@ from kclient.producer import ProducerRecord
 
 if TYPE_CHECKING:
     from kclient.consumer.base import ConsumerBase
+    from kclient.metrics.metric import Metrics
     from kclient.processing.failures import OnError
     from kclient.processing.progress import ProcessingProgress
     from kclient.producer.base import ProducerBase
@@ -87,12 +89,18 @@ class ProcessorBase:
     @property
     def progress(self) -> ProcessingProgress:
         """The figures by now; any thread may ask."""
-        return self._loop.progress.snapshot(int(self._reads_from.metrics()["records-lag-max"]))
+        return self._loop.progress.snapshot(_most_behind(self._reads_from.metrics()))
 
     def _begin(self) -> None:
         if self._has_run:
             raise IllegalStateError("A processor runs once: make a new one; the clients may be the same")
         self._has_run = True
+
+
+def _most_behind(metrics: Metrics) -> int:
+    """The lag of the partition that has the greatest now."""
+    lags = (metric.value for name, metric in metrics.items() if name.name == "records-lag")
+    return max((int(lag) for lag in lags if isinstance(lag, float) and not isnan(lag)), default=0)
 
 
 def outputs_of(result: object) -> list[ProducerRecord]:

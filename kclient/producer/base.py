@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from kclient.arguments import as_offset, by_partition, check_text, shown, whole_number
+from kclient.cluster.own_metrics import OwnMetrics
 from kclient.config import ProducerConfig
 from kclient.records.bounds import INT32_MAX
 from kclient.types import ConsumerGroupMetadata
@@ -16,11 +17,13 @@ if TYPE_CHECKING:
 
     from kclient.config import ConfigInput
     from kclient.errors import DeliveryError
+    from kclient.metrics.metric import Metrics
+    from kclient.metrics.registry import MetricsRegistry
     from kclient.producer.lifecycle import ProducerLifecycle
     from kclient.types import OffsetAndMetadata, Offsets, TopicPartition
 
 
-class ProducerBase:
+class ProducerBase(OwnMetrics):
     """The face of a `ProducerLifecycle`."""
 
     _label = "Producer"
@@ -83,10 +86,15 @@ class ProducerBase:
             raise ValueError("group_metadata has a generation but no member id: take it from Consumer.group_metadata()")
         return by_partition(offsets, as_offset, "offsets")
 
-    def metrics(self) -> dict[str, float]:
-        """Figures since the start under the names of Java's metrics.
+    def _metrics_registry(self) -> MetricsRegistry:
+        return self._life.registry
 
-        Times are in milliseconds, but for names that say nanoseconds (`txn-commit-time-ns-total`, KIP-761); sizes in
-        bytes.
+    def metrics(self) -> Metrics:
+        """The metrics under the names, groups and tags of the Java client's; may be called in any thread.
+
+        `producer.metrics().value("record-send-rate", topic="flights")` is one of them. Rates, averages, extremes and
+        percentiles are those of the last `metrics.num.samples` windows, each `metrics.sample.window.ms` long, totals
+        those since the producer was made. Times are in milliseconds, but for names that say nanoseconds
+        (`txn-commit-time-ns-total`, KIP-761); sizes in bytes.
         """
-        return self._life.figures()
+        return self._life.registry.metrics()

@@ -6,14 +6,18 @@ import logging
 import os
 import time
 from functools import partial
+from math import nan
 from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
 
 from kclient.arguments import AS_LONG_AS_IT_TAKES, check_timeout, in_seconds
 from kclient.cluster import ClientEvent, ClientState, Cluster, ClusterSnapshot, cluster_addresses
+from kclient.cluster.reporting import MetricsReporting
 from kclient.concurrency import Supervisor, Wakeup, to_the_end
 from kclient.errors import ClosedError, IllegalStateError, KafkaError, KafkaTimeoutError
+from kclient.metrics.registry import registry_for
+from kclient.metrics.traffic import Traffic
 from kclient.producer.accumulator import Accumulator
 from kclient.producer.batch_buffer import BatchBuffer
 from kclient.producer.delivery import wait_for_batches
@@ -35,10 +39,13 @@ from kclient.producer.transactions import TransactionManager
 from kclient.unclosed import warn_unclosed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Mapping
+    from uuid import UUID
 
     from kclient.concurrency import TaskHandle
     from kclient.config import ProducerConfig
+    from kclient.metrics.metric import Metric
+    from kclient.metrics.registry import MetricsRegistry
 
 logger: logging.Logger = logging.getLogger("kclient.producer")
 
@@ -47,6 +54,7 @@ class _InLoop(NamedTuple):
     """The parts that live in the event loop, made when the producer starts."""
 
     cluster: Cluster
+    reporting: MetricsReporting
     loader: TopicLoader
     sender: Sender
     dispatcher: Dispatcher
@@ -90,6 +98,10 @@ class ProducerLifecycle:
             None if transactional_id is None or self._ids is None else TransactionManager(transactional_id, self._ids)
         )
         self.status: ProducerStatus = ProducerStatus(self._fatal, lazy=lazy)
+        self.registry: MetricsRegistry = registry_for(config, clock)
+        """What `metrics` tells."""
+        self._traffic = Traffic(self.registry.windows)
+        self._metrics = ProducerMetrics(self.registry.windows)
         self._sender_wakeup = Wakeup()
         """The sender has something to look at: set from any thread."""
         self._on_wake = on_wake
@@ -114,6 +126,7 @@ class ProducerLifecycle:
             clock=clock,
             max_block_ms=config.max_block_ms,
             buffer_memory=config.buffer_memory,
+            metrics=self._metrics,
             transaction=self._transaction_number if self._transactions is not None else None,
         )
         if self._transactions is not None:
@@ -123,6 +136,7 @@ class ProducerLifecycle:
         self._plugins_closed = False
         self._pid = os.getpid()
         self._in_loop: _InLoop | None = None
+        self._define_metrics()
 
     def __repr__(self) -> str:
         return f"{','.join(self.config.bootstrap_servers)} {self.status.state.value}"
@@ -218,6 +232,7 @@ class ProducerLifecycle:
                 raise ClosedError("The producer was closed while it was started; make a new one")
             self._in_loop = self._make_parts_in_loop()
             await self._in_loop.cluster.start()
+            self._in_loop.reporting.start()
             self.status.go(ClientEvent.STARTED)
         except BaseException:  # whatever it is, no task may stay behind a producer that was not made
             try:
@@ -235,6 +250,7 @@ class ProducerLifecycle:
             metadata_max_idle=config.metadata_max_idle_ms / 1000,
             in_use=self._topics_in_use,
             clock=self._clock,
+            traffic=self._traffic,
         )
         loader = TopicLoader(
             cluster, self._topics, self.status.check, max_block=config.max_block_ms / 1000, clock=self._clock
@@ -248,6 +264,7 @@ class ProducerLifecycle:
             cluster.metadata,
             settings.sender,
             cluster.retry_backoff,
+            self._metrics,
             transactions=self._transactions,
         )
         cluster.listeners.append(self._on_metadata)
@@ -259,7 +276,7 @@ class ProducerLifecycle:
                 self.supervisor,
                 buffer=self.buffer,
                 reports=self.reports,
-                metrics=sender.metrics,
+                metrics=self._metrics,
                 wake_sender=self._sender_wakeup.set,
                 timeout_ms=config.transaction_timeout_ms,
                 max_block=config.max_block_ms / 1000,
@@ -275,7 +292,14 @@ class ProducerLifecycle:
             add_partitions=None if transactions is None else transactions.add_partitions,
         )
         task = self.supervisor.spawn(dispatcher.run, name="sender")
-        return _InLoop(cluster, loader, sender, dispatcher, task, transactions)
+        reporting = MetricsReporting(
+            self.registry,
+            self.supervisor,
+            cluster,
+            push=config.enable_metrics_push,
+            resource=lambda: {} if config.transactional_id is None else {"transactional_id": config.transactional_id},
+        )
+        return _InLoop(cluster, reporting, loader, sender, dispatcher, task, transactions)
 
     def _on_metadata(self) -> None:
         """New metadata: append may go by them from now on."""
@@ -340,12 +364,14 @@ class ProducerLifecycle:
         """
         self.status.check()
         check_timeout(timeout, AS_LONG_AS_IT_TAKES)
+        began = self._clock()
         batches = self.buffer.begin_flush()
         try:
             with anyio.move_on_after(timeout):
                 await wait_for_batches(batches)
         finally:
             self.buffer.end_flush()
+            self._metrics.flush_time.add(self._clock() - began)
         waiting = sum(1 for batch in batches if not batch.done)
         if waiting and timeout is not None:
             raise KafkaTimeoutError(f"{waiting} batches were not acknowledged within {in_seconds(timeout)}")
@@ -388,6 +414,7 @@ class ProducerLifecycle:
             self.reports.take_failures()  # the end of the transaction that they were part of told of them
         parts.dispatcher.stop()
         parts.task.cancel()
+        await parts.reporting.finish()
         await parts.cluster.aclose()
         if self.status.state is ClientState.CLOSING:
             self.status.go(ClientEvent.CLOSED)
@@ -408,15 +435,35 @@ class ProducerLifecycle:
 
     # ------------------------------------------------------------------ looking
 
-    def figures(self) -> dict[str, float]:
-        """The metrics, by Java's names."""
-        sender = None if self._in_loop is None else self._in_loop.sender
-        figures = (ProducerMetrics() if sender is None else sender.metrics).figures()
-        figures["buffer-total-bytes"] = self._settings.accumulator.buffer_memory
-        figures["buffer-available-bytes"] = self.buffer.pool.free
-        figures["waiting-threads"] = self.buffer.waiting
-        figures["requests-in-flight"] = 0 if sender is None else sender.in_flight
-        return figures
+    async def client_instance_id(self, timeout: float | None) -> UUID:
+        """See `Producer.client_instance_id`."""
+        self.status.check()
+        self.supervisor.check_loop()
+        return await self._started().reporting.client_instance_id(timeout)
+
+    def _define_metrics(self) -> None:
+        self._metrics.define(self.registry)
+        self._traffic.define(self.registry, "producer", self._addresses, latency=True)
+        self.registry.define(self._gauges)
+
+    def _addresses(self) -> Mapping[int, object]:
+        return {} if self._in_loop is None else self._in_loop.cluster.addresses()
+
+    def _gauges(self) -> Iterator[Metric]:
+        group = self.registry.group("producer-metrics")
+        total, pool = self._settings.accumulator.buffer_memory, self.buffer.pool
+        yield group.gauge("buffer-total-bytes", "The bytes of buffer.memory", lambda: float(total))
+        yield group.gauge("buffer-available-bytes", "The bytes of it that are free", lambda: float(pool.free))
+        yield group.gauge("waiting-threads", "How many calls wait for room", lambda: float(self.buffer.waiting))
+        yield group.gauge("requests-in-flight", "How many Produce requests are unanswered", self._requests_in_flight)
+        yield group.gauge("metadata-age", "The age in seconds of what is known of the cluster", self._metadata_age)
+
+    def _requests_in_flight(self) -> float:
+        return 0.0 if self._in_loop is None else float(self._in_loop.sender.in_flight)
+
+    def _metadata_age(self) -> float:
+        updated = None if self._in_loop is None else self._in_loop.cluster.metadata.updated_at
+        return nan if updated is None else max(self._clock() - updated, 0.0)
 
 
 _LOOP_ENDED = "its event loop ended before the producer was closed; use `async with`, `with`, or `close`"

@@ -1,108 +1,213 @@
-"""The producer's figures, under the names of the Java client's metrics."""
+"""The producer's metrics, under the names of the Java client's.
+
+They are counted per batch and per request; a record costs nothing.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from math import nan
 from typing import TYPE_CHECKING, Final
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from kclient.metrics.windows import rate_of
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from kclient.metrics.metric import Metric
+    from kclient.metrics.registry import MetricGroup, MetricsRegistry
+    from kclient.metrics.windows import MetricTally, MetricWindows
     from kclient.producer.batch import ProducerBatch
 
 
 _TRANSACTION_CALLS: Final = {
-    "init_transactions": "txn-init-time-ns-total",
-    "begin_transaction": "txn-begin-time-ns-total",
-    "send_offsets_to_transaction": "txn-send-offsets-time-ns-total",
-    "commit_transaction": "txn-commit-time-ns-total",
-    "abort_transaction": "txn-abort-time-ns-total",
+    "init_transactions": "init",
+    "begin_transaction": "begin",
+    "send_offsets_to_transaction": "send-offsets",
+    "commit_transaction": "commit",
+    "abort_transaction": "abort",
 }
 
 
-@dataclass(slots=True)
+class TopicMetrics:
+    """What is counted of one topic."""
+
+    __slots__ = ("bytes", "failed", "retried", "sent", "uncompressed")
+
+    def __init__(self, windows: MetricWindows) -> None:
+        self.sent: MetricTally = windows.tally()
+        """Records of each batch that a broker has."""
+        self.failed: MetricTally = windows.tally()
+        """Records of each batch that was given up."""
+        self.retried: MetricTally = windows.tally()
+        """Records of each batch that is sent again."""
+        self.bytes: MetricTally = windows.tally()
+        """Bytes of each batch, as it was sent."""
+        self.uncompressed: MetricTally = windows.tally()
+        """Bytes of each batch before compression."""
+
+
 class ProducerMetrics:
-    """Counters and sums since the producer started; kept by the sender, per batch, and by calls of transactions."""
+    """What is counted since the producer started, by the sender and by calls of transactions.
 
-    records_sent: int = 0
-    records_failed: int = 0
-    records_retried: int = 0
-    batches_sent: int = 0
-    batches_split: int = 0
-    bytes_sent: int = 0
-    requests: int = 0
-    responses: int = 0
-    queue_time: float = 0.0
-    queue_time_max: float = 0.0
-    latency: float = 0.0
-    latency_max: float = 0.0
-    batch_size_max: int = 0
-    throttle_time: float = 0.0
-    throttle_time_max: float = 0.0
-    transaction_times: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_TRANSACTION_CALLS, 0.0))
+    Args:
+        windows: What metrics are computed over.
+    """
 
-    def request(self, batches: Iterable[ProducerBatch], now: float) -> None:
+    def __init__(self, windows: MetricWindows) -> None:
+        self.windows: MetricWindows = windows
+        self.topics: dict[str, TopicMetrics] = {}
+        self.splits: MetricTally = windows.tally()
+        self.batches: MetricTally = windows.tally()
+        """Batches of each request."""
+        self.records: MetricTally = windows.tally()
+        """Records of each request."""
+        self.queue_time: MetricTally = windows.tally()
+        """Milliseconds that each batch waited."""
+        self.throttle_time: MetricTally = windows.tally()
+        """Milliseconds that each answer asks to pause."""
+        self.exhausted: MetricTally = windows.tally()
+        """Calls that found no room in `buffer.memory` within `max.block.ms`."""
+        self.room_time: MetricTally = windows.tally()
+        """Seconds that calls waited for room."""
+        self.metadata_time: MetricTally = windows.tally()
+        """Seconds that calls waited for topics."""
+        self.flush_time: MetricTally = windows.tally()
+        """Seconds that calls waited for everything to be acknowledged."""
+        self.transaction_times: dict[str, MetricTally] = {name: windows.tally() for name in _TRANSACTION_CALLS}
+        """Seconds of each call."""
+
+    def topic(self, name: str) -> TopicMetrics:
+        """What is counted of a topic."""
+        found = self.topics.get(name)
+        if found is None:
+            found = self.topics[name] = TopicMetrics(self.windows)
+        return found
+
+    # ------------------------------------------------------------------ counting
+
+    def request(self, batches: Sequence[ProducerBatch], now: float) -> None:
         """A request goes out."""
-        self.requests += 1
+        if now >= self.windows.due:
+            self.windows.look()
+        records = 0
         for batch in batches:
-            waited = now - batch.created
-            self.queue_time += waited
-            self.queue_time_max = max(self.queue_time_max, waited)
-            self.batches_sent += 1
-            self.bytes_sent += batch.size
-            self.batch_size_max = max(self.batch_size_max, batch.size)
-
-    def response(self, seconds: float) -> None:
-        """A request was answered."""
-        self.responses += 1
-        self.latency += seconds
-        self.latency_max = max(self.latency_max, seconds)
+            records += batch.count
+            self.queue_time.add((now - batch.created) * 1000)
+        self.batches.add(len(batches))
+        self.records.add(records)
 
     def throttled(self, seconds: float) -> None:
         """An answer said for how long the broker holds the producer back; 0 if it does not."""
-        self.throttle_time += seconds
-        self.throttle_time_max = max(self.throttle_time_max, seconds)
+        self.throttle_time.add(seconds * 1000)
 
     def sent(self, batch: ProducerBatch) -> None:
         """The broker has a batch."""
-        self.records_sent += batch.count
+        topic = self.topic(batch.tp.topic)
+        topic.sent.add(batch.count)
+        topic.bytes.add(batch.wire_size)
+        topic.uncompressed.add(batch.size)
 
     def failed(self, batch: ProducerBatch) -> None:
         """A batch was given up."""
-        self.records_failed += batch.count
+        self.topic(batch.tp.topic).failed.add(batch.count)
 
     def retried(self, batch: ProducerBatch) -> None:
         """A batch is sent again."""
-        self.records_retried += batch.count
+        self.topic(batch.tp.topic).retried.add(batch.count)
 
     def split(self) -> None:
         """A batch was too large for the broker."""
-        self.batches_split += 1
+        self.splits.add()
 
     def transaction_call(self, name: str, seconds: float) -> None:
         """A call of a transaction was successful (KIP-761); those that are ours alone have no figure."""
         if name in self.transaction_times:
-            self.transaction_times[name] += seconds
+            self.transaction_times[name].add(seconds)
 
-    def figures(self) -> dict[str, float]:
-        """By Java's names; times in milliseconds unless the name says otherwise, sizes in bytes before compression."""
-        batches = max(self.batches_sent, 1)
-        return {
-            "record-send-total": self.records_sent,
-            "record-error-total": self.records_failed,
-            "record-retry-total": self.records_retried,
-            "batch-split-total": self.batches_split,
-            "batch-size-avg": self.bytes_sent / batches,
-            "batch-size-max": self.batch_size_max,
-            "byte-total": self.bytes_sent,
-            "request-total": self.requests,
-            "response-total": self.responses,
-            "records-per-request-avg": (self.records_sent + self.records_failed) / max(self.requests, 1),
-            "record-queue-time-avg": self.queue_time * 1000 / batches,
-            "record-queue-time-max": self.queue_time_max * 1000,
-            "request-latency-avg": self.latency * 1000 / max(self.responses, 1),
-            "request-latency-max": self.latency_max * 1000,
-            "produce-throttle-time-avg": self.throttle_time * 1000 / max(self.responses, 1),
-            "produce-throttle-time-max": self.throttle_time_max * 1000,
-            **{metric: self.transaction_times[name] * 1e9 for name, metric in _TRANSACTION_CALLS.items()},
-        }
+    # ------------------------------------------------------------------ telling
+
+    def define(self, registry: MetricsRegistry) -> None:
+        """Have the client's metrics tell of it."""
+        registry.define(lambda: self._of_client(registry.group("producer-metrics")))
+        registry.family(
+            lambda: list(self.topics),
+            lambda topic: _of_topic(registry.group("producer-topic-metrics", topic=topic), self.topics[topic]),
+        )
+
+    def _of(self, tally: Callable[[TopicMetrics], MetricTally]) -> Callable[[], list[MetricTally]]:
+        return lambda: [tally(topic) for topic in list(self.topics.values())]
+
+    def _of_client(self, group: MetricGroup) -> Iterator[Metric]:
+        sizes = self._of(lambda topic: topic.bytes)
+        yield from _records(group, *map(self._of, (_sent, _failed, _retried)))
+        yield from group.extent("batch-size", "bytes of a batch, as it was sent", sizes)
+        yield group.gauge("compression-rate-avg", _COMPRESSED, lambda: _compression(list(self.topics.values())))
+        yield from group.meter("batch-split", "batches that were split because brokers took none so large", self._split)
+        yield from group.extent("record-queue-time", "ms that a batch waited to be sent", lambda: [self.queue_time])
+        yield group.average("records-per-request-avg", "number of records in a request", lambda: [self.records])
+        yield group.gauge("record-size-avg", "The average bytes of a record, before compression", self._record_size)
+        yield from group.extent(
+            "produce-throttle-time", "ms that a broker held the producer back", lambda: [self.throttle_time]
+        )
+        yield from group.meter(
+            "buffer-exhausted", "calls that found no room in buffer.memory in time", lambda: [self.exhausted]
+        )
+        yield group.gauge(
+            "bufferpool-wait-ratio",
+            "The part of the time that calls waited for room in buffer.memory; of several their sum",
+            lambda: rate_of(self.windows, self.room_time),
+        )
+        yield _nanoseconds(group, "bufferpool-wait-time-ns-total", "calls waited for room", self.room_time)
+        yield _nanoseconds(group, "metadata-wait-time-ns-total", "calls waited for topics", self.metadata_time)
+        yield _nanoseconds(group, "flush-time-ns-total", "flush took", self.flush_time)
+        for name, short in _TRANSACTION_CALLS.items():
+            yield _nanoseconds(group, f"txn-{short}-time-ns-total", f"{name} took", self.transaction_times[name])
+
+    def _split(self) -> list[MetricTally]:
+        return [self.splits]
+
+    def _record_size(self) -> float:
+        topics = list(self.topics.values())
+        records = sum(topic.sent.recent[1] for topic in topics)
+        return sum(topic.uncompressed.recent[1] for topic in topics) / records if records else nan
+
+
+_COMPRESSED = "The part that batches have of their bytes before compression"
+
+
+def _compression(topics: Sequence[TopicMetrics]) -> float:
+    before = sum(topic.uncompressed.recent[1] for topic in topics)
+    return sum(topic.bytes.recent[1] for topic in topics) / before if before else nan
+
+
+def _sent(topic: TopicMetrics) -> MetricTally:
+    return topic.sent
+
+
+def _failed(topic: TopicMetrics) -> MetricTally:
+    return topic.failed
+
+
+def _retried(topic: TopicMetrics) -> MetricTally:
+    return topic.retried
+
+
+def _records(
+    group: MetricGroup,
+    sent: Callable[[], Sequence[MetricTally]],
+    failed: Callable[[], Sequence[MetricTally]],
+    retried: Callable[[], Sequence[MetricTally]],
+) -> Iterator[Metric]:
+    yield from group.meter("record-send", "records that brokers have acknowledged", sent)
+    yield from group.meter("record-error", "records that were given up", failed)
+    yield from group.meter("record-retry", "records that were sent again", retried)
+
+
+def _of_topic(group: MetricGroup, topic: TopicMetrics) -> Iterable[Metric]:
+    yield from _records(group, lambda: [topic.sent], lambda: [topic.failed], lambda: [topic.retried])
+    yield from group.meter("byte", "bytes that brokers have acknowledged", lambda: [topic.bytes])
+    yield group.gauge("compression-rate", _COMPRESSED, lambda: _compression([topic]))
+
+
+def _nanoseconds(group: MetricGroup, name: str, text: str, tally: MetricTally) -> Metric:
+    return group.counter(name, f"The total time that {text}, in nanoseconds", lambda: tally.total * 1e9)

@@ -22,6 +22,7 @@ from kclient.producer.sending import LetOthersRun, LoadTopic, WaitForRoom
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
     from types import TracebackType
+    from uuid import UUID
 
     from kclient.config import ConfigInput, ProducerConfig
     from kclient.producer.interfaces import DeliveryCallback, ProducerRecord
@@ -284,6 +285,20 @@ class Producer(ProducerBase):
                 await event.wait()
         finally:
             buffer.remove_waiter(event.set)
+
+    async def client_instance_id(self, timeout: float | None = None) -> UUID:
+        """The id that the cluster knows this client by, to find its metrics there (KIP-714); the same for its life.
+
+        Args:
+            timeout: Seconds to wait for it; the default is `default.api.timeout.ms`.
+
+        Raises:
+            IllegalStateError: `enable.metrics.push` is false.
+            UnsupportedVersionError: The broker takes no metrics of clients; a gateway never does.
+            KafkaTimeoutError: The cluster has not told it in time.
+            TypeError, ValueError: The timeout is not a number of seconds.
+        """
+        return await self._life.client_instance_id(timeout)
 
     async def flush(self, timeout: float | None = None) -> None:
         """Send everything at once and wait until the fate of what was sent so far is known.

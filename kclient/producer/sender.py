@@ -21,7 +21,6 @@ from kclient.errors import (
     TopicAuthorizationError,
     error_for,
 )
-from kclient.producer.metrics import ProducerMetrics
 from kclient.producer.states import ProducerIdPhase, TransactionState
 
 if TYPE_CHECKING:
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from kclient.producer.batch import ProducerBatch
     from kclient.producer.batch_buffer import BatchBuffer
     from kclient.producer.drain import BatchDrain
+    from kclient.producer.metrics import ProducerMetrics
     from kclient.producer.producer_id import ProducerIdState
     from kclient.producer.settings import SenderSettings
     from kclient.producer.transactions import TransactionManager
@@ -103,14 +103,14 @@ class Sender:
         metadata: MetadataCache,
         settings: SenderSettings,
         backoff: Backoff,
-        metrics: ProducerMetrics | None = None,
+        metrics: ProducerMetrics,
         transactions: TransactionManager | None = None,
     ) -> None:
         self._buffer = buffer
         self._drain = drain
         self._producer_id_state = producer_id_state
         self._transactions = transactions
-        self.metrics: ProducerMetrics = metrics or ProducerMetrics()
+        self.metrics: ProducerMetrics = metrics
         self._metadata = metadata
         self._settings = settings
         self._backoff = backoff
@@ -298,7 +298,6 @@ class Sender:
     def on_response(self, request: InFlight, outcomes: dict[TopicPartition, PartitionOutcome], now: float) -> None:
         """The broker answered."""
         self._remove(request)
-        self.metrics.response(now - request.sent)
         missing = PartitionOutcome(ErrorCode.UNKNOWN_SERVER_ERROR, message="The broker's answer left it out")
         for tp, batch in request.batches.items():
             self._complete(batch, outcomes.get(tp, missing), now)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from kclient.producer.delivery_reports import DeliveryReports
     from kclient.producer.interceptors import Interceptors
     from kclient.producer.interfaces import DeliveryCallback
+    from kclient.producer.metrics import ProducerMetrics
     from kclient.producer.record_appender import RecordAppender
     from kclient.types import Headers
 
@@ -71,6 +72,7 @@ class Sending:
         clock: Monotonic time in seconds.
         max_block_ms: How long a call waits at most (`max.block.ms`).
         buffer_memory: Bytes of the buffer, for messages.
+        metrics: Are told how long calls wait.
         transaction: Numbers the transactions; None without a transactional id.
     """
 
@@ -84,6 +86,7 @@ class Sending:
         clock: Callable[[], float],
         max_block_ms: int,
         buffer_memory: int,
+        metrics: ProducerMetrics,
         transaction: Callable[[], int] | None = None,
     ) -> None:
         self._append = appender.append
@@ -98,6 +101,7 @@ class Sending:
         self._max_block_ms = max_block_ms
         self._max_block = max_block_ms / 1000
         self._buffer_memory = buffer_memory
+        self._metrics = metrics
         self._transaction = transaction
 
     def send(
@@ -167,7 +171,7 @@ class Sending:
     def _append_later(self, why: Full | NoMetadata, record: Arguments) -> Script[Delivery]:
         deadline = self._clock() + self._max_block
         while True:
-            yield self._wait(why, record[0], record[3], deadline)
+            yield from self._waiting(why, record[0], record[3], deadline)
             result = self._append(*record)
             if isinstance(result, Delivery):
                 return result
@@ -177,6 +181,17 @@ class Sending:
         with self._interceptors.seen():
             return (yield from self._append_later(why, record))
 
+    def _waiting(self, why: Full | NoMetadata, topic: str, partition: int | None, deadline: float) -> Script[None]:
+        """Wait until an append may succeed that did not; the metrics tell how long."""
+        wait = self._wait(why, topic, partition, deadline)
+        began = self._clock()
+        try:
+            yield wait
+        finally:
+            metrics = self._metrics
+            tally = metrics.metadata_time if isinstance(wait, LoadTopic) else metrics.room_time
+            tally.add(self._clock() - began)
+
     def _wait(self, why: Full | NoMetadata, topic: str, partition: int | None, deadline: float) -> AnyWait:
         """What to wait for until an append may succeed that did not."""
         left = deadline - self._clock()
@@ -185,6 +200,7 @@ class Sending:
             return LoadTopic(topic, number, max(left, 0.0))
         if left <= 0:
             self._check()
+            self._metrics.exhausted.add()
             raise BufferExhaustedError(
                 f"No room became free in buffer.memory ({self._buffer_memory} bytes) within "
                 f"max.block.ms ({self._max_block_ms} ms): the brokers take records more slowly than they come"
@@ -227,7 +243,7 @@ class Sending:
         while True:
             why = self._append_some(topic, values, keys, partition, deliveries, serialized)
             if why is not None:
-                yield self._wait(why, topic, partition, deadline)
+                yield from self._waiting(why, topic, partition, deadline)
             elif len(deliveries) == len(values):
                 return deliveries
             elif self._clock() - begun > LONGEST_PIECE:

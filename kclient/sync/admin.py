@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
+from uuid import UUID
 
 from kclient.admin import (
     AbortTransactionSpec,
@@ -51,9 +52,12 @@ from kclient.admin.topics import OffsetSpecs
 from kclient.admin.transactions import MAX_TRANSACTION_TIMEOUT_MS
 from kclient.admin.user_types import UserScramCredentialAlteration
 from kclient.arguments import AS_LONG_AS_IT_TAKES, check_timeout
+from kclient.cluster.own_metrics import OwnMetrics
 from kclient.config import ConfigInput
 from kclient.config.secret import Secret
 from kclient.errors import KafkaError
+from kclient.metrics.metric import Metrics
+from kclient.metrics.registry import MetricsRegistry
 from kclient.sync.beginning import Beginning, StartedByWith
 from kclient.types import OffsetAndMetadata, OffsetAndTimestamp, Offsets, Partition, TopicPartition, WholeNumbers
 from kclient.unclosed import finalizer
@@ -61,7 +65,7 @@ from kclient.unclosed import finalizer
 T = TypeVar("T")
 
 
-class Admin(StartedByWith):
+class Admin(StartedByWith, OwnMetrics):
     """Topics, groups, settings, ACLs, transactions: create, describe, alter, delete. For blocking code; thread-safe.
 
     The calls are those of `kclient.Admin`, which documents them, without `await`. Use it with `with`; without, it
@@ -107,6 +111,19 @@ class Admin(StartedByWith):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def client_instance_id(self, timeout: float | None = None) -> UUID:
+        """The id that the cluster knows this client by (KIP-714); see `kclient.Admin.client_instance_id`."""
+        return self._call(self._admin.client_instance_id, timeout)
+
+    def _metrics_registry(self) -> MetricsRegistry:
+        self._beginning.check_here()
+        return self._admin._metrics_registry()
+
+    def metrics(self) -> Metrics:
+        """The metrics under the names, groups and tags of the Java client's; see `kclient.Admin.metrics`."""
+        self._beginning.check_here()
+        return self._admin.metrics()
 
     def _call(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kwargs: Any) -> T:
         return self._beginning.running().call(function, *args, **kwargs)

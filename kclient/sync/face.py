@@ -21,6 +21,7 @@ from kclient.sync.beginning import Beginning, StartedByWith, orphaned
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
     from types import TracebackType
+    from uuid import UUID
 
     from kclient.records import ConsumerRecord
     from kclient.sync.portal import Portal
@@ -146,6 +147,20 @@ class SyncFace(StartedByWith, FaceBase):
                 break
             portal.check()
         self._ready.clear()
+
+    def client_instance_id(self, timeout: float | None = None) -> UUID:
+        """The id that the cluster knows this client by, to find its metrics there (KIP-714); the same for its life.
+
+        Args:
+            timeout: Seconds to wait for it; the default is `default.api.timeout.ms`.
+
+        Raises:
+            IllegalStateError: `enable.metrics.push` is false.
+            UnsupportedVersionError: The broker takes no metrics of clients; a gateway never does.
+            KafkaTimeoutError: The cluster has not told it in time.
+            TypeError, ValueError: The timeout is not a number of seconds.
+        """
+        return self._wait_for(self._core.reporting.client_instance_id, timeout)
 
     def _wait_for(self, function: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> T:
         """Have the loop's thread do what `wakeup` may end."""

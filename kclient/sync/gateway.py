@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from kclient.gateway import Gateway as AsyncGateway
-from kclient.gateway import Metric
+from kclient.gateway import GatewayMetric
 from kclient.gateway.gateway import DRAIN_S
 from kclient.htp.port import Store
 from kclient.net.address import Address
@@ -72,10 +72,10 @@ class Gateway:
         """Accept connections on one more address; returns where it listens."""
         return self._portal.call(self._gateway.listen, address, advertise=advertise)
 
-    def metrics(self) -> list[Metric]:
+    def metrics(self) -> list[GatewayMetric]:
         """What the gateway tells of itself, as it is now; see `kclient.Gateway.metrics`."""
 
-        async def collect() -> list[Metric]:
+        async def collect() -> list[GatewayMetric]:
             return self._gateway.metrics()
 
         return self._portal.call(collect)

@@ -28,6 +28,7 @@ from kclient.sync.beginning import Beginning, StartedByWith, orphaned
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator
     from types import TracebackType
+    from uuid import UUID
 
     from kclient.config import ConfigInput, ProducerConfig
     from kclient.producer.interfaces import DeliveryCallback, ProducerRecord
@@ -295,6 +296,20 @@ class Producer(StartedByWith, ProducerBase):
             room.wait(min(timeout, 1.0))
         finally:
             buffer.remove_waiter(room.set)
+
+    def client_instance_id(self, timeout: float | None = None) -> UUID:
+        """The id that the cluster knows this client by, to find its metrics there (KIP-714); the same for its life.
+
+        Args:
+            timeout: Seconds to wait for it; the default is `default.api.timeout.ms`.
+
+        Raises:
+            IllegalStateError: `enable.metrics.push` is false.
+            UnsupportedVersionError: The broker takes no metrics of clients; a gateway never does.
+            KafkaTimeoutError: The cluster has not told it in time.
+            TypeError, ValueError: The timeout is not a number of seconds.
+        """
+        return self._running().call(self._life.client_instance_id, timeout)
 
     def flush(self, timeout: float | None = None) -> None:
         """Send everything at once; wait until the fate of what was sent so far is known, and its callbacks are called.

@@ -220,8 +220,11 @@ def test_refusals_in_blocking_code(settings_of: Callable[..., Settings], case: s
     start = time.monotonic()
     with pytest.raises(error, match=text), kclient.sync.Producer(settings) as producer:
         producer.send(topic, b"value")
-    with pytest.raises(error, match=text), kclient.sync.Admin(settings) as admin:
-        admin.list_topics()
+    with kclient.sync.Admin(settings) as admin:
+        with pytest.raises(error, match=text):
+            admin.list_topics()
+        assert admin.metrics().value("failed-authentication-total") >= 1
+        assert admin.metrics().value("successful-authentication-total") == 0
     consumer = kclient.sync.Consumer(topic, config=settings, group_id=topic)
     with pytest.raises(error, match=text), consumer:
         consumer.poll(timeout=25.0)
@@ -397,6 +400,13 @@ async def test_clients_outlive_their_sessions(
                     await (await producer.send(topic, b"value"))
                     sent += 1
                 received += len(list(await consumer.poll(timeout=0.1)))
+        told = [client.metrics() for client in (producer, consumer)]
+        renewed = sum(metrics.value("successful-reauthentication-total") for metrics in told)
+        assert caplog.text.count("authenticated again by SCRAM-SHA-512") == renewed
+        for metrics in told:
+            assert metrics.value("failed-reauthentication-total") == 0
+            assert metrics.value("successful-authentication-no-reauth-total") == 0
+            assert not metrics.value("reauthentication-latency-max") <= 0
     assert time.monotonic() - start > 0.5 * REAUTHENTICATION_MS / 1000
     assert received == sent
 

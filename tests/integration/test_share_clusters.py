@@ -148,7 +148,7 @@ async def test_a_broker_that_hangs_does_not_take_the_turns_of_others(
         share_acquire_mode="record_limit",
         max_poll_records=1,
     ) as consumer:
-        while consumer.metrics()["fetch-total"] < 4:
+        while consumer.metrics().value("fetch-total") < 4:
             assert not await consumer.poll(0.1)
         leaders = await anyio.to_thread.run_sync(cluster.leaders, topic)
         key = FindCoordinatorRequest(key_type=0, coordinator_keys=[group])

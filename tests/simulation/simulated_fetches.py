@@ -12,8 +12,10 @@ from typing import Any
 
 from kclient.cluster import Backoff, ClusterSnapshot, PartitionMetadata, TopicMetadata
 from kclient.consumer.fetch.fetcher import LANES, Fetcher, FetchSettings, PlannedFetch
+from kclient.consumer.metrics import FetchMetrics
 from kclient.consumer.reset import ResetPolicy
 from kclient.consumer.subscription import SubscriptionState
+from kclient.metrics.windows import MetricWindows
 from kclient.protocol.messages import FetchableTopicResponse, FetchResponse, FetchResponsePartitionData
 from kclient.records import BatchBuilder, decode_some
 from kclient.types import Node, TopicPartition
@@ -125,7 +127,7 @@ class World:
             retry_backoff=Backoff(100, 1000, random=chance),
         )
         self.subscriptions = SubscriptionState(ResetPolicy.parse("none"))
-        self.fetcher = Fetcher(self.settings, self.subscriptions)
+        self.fetcher = Fetcher(self.settings, self.subscriptions, FetchMetrics(MetricWindows(lambda: self.now)))
         self.subscriptions.assign([log.tp for log in self.logs])
         for log in self.logs:
             self.subscriptions.seek(log.tp, 0)

@@ -43,6 +43,7 @@ from kclient.admin import (
 )
 from kclient.arguments import shown
 from kclient.config.secret import Secret
+from kclient.metrics import Metric, MetricName
 from kclient.types import ConsumerGroupMetadata
 from tests.hostile_values import edges, floats, numbers, odd, scalars, texts
 
@@ -156,6 +157,7 @@ RIGHT: Arguments = {
     "group_metadata": st.builds(ConsumerGroupMetadata, group),
     "headers": st.lists(st.tuples(st.text("abc"), st.binary(max_size=3) | st.none()), max_size=2),
     "max_bytes": st.none() | st.integers(1, 10**6),
+    "metric": st.builds(lambda: Metric(MetricName("n", "g"), lambda: 1.0)),
     "max_transaction_timeout_ms": st.integers(0, 10**6),
     "min_duration_ms": st.none() | st.integers(0, 1000),
     "producer_ids": st.lists(st.integers(0, 10), max_size=2),
@@ -244,6 +246,7 @@ NEARLY: Arguments = {
     "broker_id": edges,
     "filters": st.lists(acl_filter | acl | scalars, max_size=2) | acl_filter,
     "max_bytes": edges | scalars,
+    "metric": scalars | st.builds(lambda: MetricName("n", "g")),
     "max_transaction_timeout_ms": edges,
     "min_duration_ms": edges,
     "producer_ids": st.lists(edges | scalars, max_size=2),

@@ -63,6 +63,7 @@ CALLS: dict[str, Callable[[kclient.Admin], Awaitable[Any]]] = {
     "alter_replica_log_dirs": lambda admin: whatever_is_answered(admin.alter_replica_log_dirs({("t", 0, 1): "/d"})),
     "alter_share_group_offsets": lambda admin: whatever_is_answered(admin.alter_share_group_offsets("s", {T0: 1})),
     "alter_user_scram_credentials": lambda admin: whatever_is_answered(admin.alter_user_scram_credentials([GONE])),
+    "client_instance_id": lambda admin: whatever_is_answered(admin.client_instance_id()),
     "create_acls": lambda admin: whatever_is_answered(admin.create_acls([ACL])),
     "create_delegation_token": lambda admin: whatever_is_answered(admin.create_delegation_token()),
     "create_partitions": lambda admin: admin.create_partitions({"t": 2}),
@@ -148,7 +149,8 @@ async def test_a_cancelled_call(name: str) -> None:
         with memory_broker() as address:
             async with kclient.Admin(bootstrap_servers=address) as preparing:
                 await prepare(preparing, address)
-                async with kclient.Admin(bootstrap_servers=address) as admin:  # whose first call has to connect too
+                # whose first call has to connect too
+                async with kclient.Admin(bootstrap_servers=address, enable_metrics_push=True) as admin:
                     await cancelled(CALLS[name](admin))
                     await check(admin)
 

@@ -34,6 +34,14 @@ from kclient.config import (
     parse_properties,
 )
 from kclient.errors import ConfigError, IllegalStateError, KafkaError
+from kclient.metrics import (
+    Metric,
+    MetricName,
+    Metrics,
+    MetricsReporter,
+    OpenTelemetryReporter,
+    PrometheusReporter,
+)
 from kclient.schema_registry import RegisteredSchema, SchemaReference, SchemaRegistry
 from kclient.spark import (
     ArchivedTopic,
@@ -155,6 +163,22 @@ TRIED: dict[str, tuple[Any, Callable[[Any, Path], Any]]] = {
         for name in inspect.signature(FaultyStream).parameters
         if name != "stream"
     },
+    **{
+        f"MetricName({name})": (
+            MetricName,
+            lambda value, _, name=name: MetricName(**{"name": "n", "group": "g", name: value}),
+        )
+        for name in inspect.signature(MetricName).parameters
+    },
+    **{
+        f"Metric({name})": (
+            Metric,
+            lambda value, _, name=name: Metric(**{"name": MetricName("n", "g"), "measure": float, name: value}),
+        )
+        for name in inspect.signature(Metric).parameters
+    },
+    "PrometheusReporter": (PrometheusReporter, lambda value, _: PrometheusReporter(value)),
+    "OpenTelemetryReporter": (OpenTelemetryReporter, lambda value, _: OpenTelemetryReporter(value)),
     "register": (register, lambda value, _: register(value)),
     "archive(spark)": (archive, lambda value, tmp: archived(tmp, spark=value)),
     "archive(destination)": (archive, lambda value, tmp: archived(tmp, destination=value, settings={})),
@@ -408,8 +432,8 @@ def test_a_gateway_that_was_not_started(gateway: Any) -> None:
 # ------------------------------------------------------------------ nothing is left out
 
 MODULES = [
-    "kclient", "kclient.config", "kclient.schema_registry", "kclient.serialization", "kclient.spark", "kclient.sync",
-    "kclient.testing", "kclient.testing.cancellation", "kclient.testing.faults",
+    "kclient", "kclient.config", "kclient.metrics", "kclient.schema_registry", "kclient.serialization", "kclient.spark",
+    "kclient.sync", "kclient.testing", "kclient.testing.cancellation", "kclient.testing.faults",
 ]  # fmt: skip
 ELSEWHERE = {
     *CLIENTS.values(), *SERIALIZERS, kclient.Gateway, kclient.sync.Gateway, kclient.serialization.resolve_serializer,
@@ -418,12 +442,13 @@ ELSEWHERE = {
 """Tried by `test_arguments_by_the_hundred`."""
 FOR_USERS_TO_MAKE = {
     kclient.Assignor, kclient.ConsumerInterceptor, kclient.Deserializer, kclient.Partitioner,
-    kclient.ProducerInterceptor, kclient.RebalanceListener, kclient.Serializer, ConfigProvider,
+    kclient.ProducerInterceptor, kclient.RebalanceListener, kclient.Serializer, ConfigProvider, MetricsReporter,
 }  # fmt: skip
 ONLY_HANDED_OUT = {
     ArchiveSummary,
     ExpirySummary,
     TopicExpiry,
+    Metrics,
     QueryLag,
     RegisteredSchema,
     SchemaReference,

@@ -26,7 +26,18 @@ PUBLIC = [
     "kclient.testing",
     "kclient.types",
 ]
-HEAVY = ["pyarrow", "sqlalchemy", "pyspark", "typer", "rich", "pandas", "httpx", "numpy", "prometheus_client"]
+HEAVY = [
+    "pyarrow",
+    "sqlalchemy",
+    "pyspark",
+    "typer",
+    "rich",
+    "pandas",
+    "httpx",
+    "numpy",
+    "prometheus_client",
+    "opentelemetry",
+]
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -55,6 +55,7 @@ from kclient.gateway.partition_states import State as PartitionState
 from kclient.gateway.shares.states import RECORD_TABLE, RecordEvent, RecordState
 from kclient.gateway.transaction_states import COORDINATED_TABLE, CoordinatedEvent, CoordinatedState
 from kclient.inprocess.hosts import HOST_TABLE, HostEvent, HostState
+from kclient.metrics.telemetry import TELEMETRY_TABLE, TelemetryEvent, TelemetryState
 from kclient.net.sasl.authentication import AUTHENTICATION_TABLE, AuthenticationEvent, AuthenticationState
 from kclient.net.sasl.session import SESSION_TABLE, SessionEvent, SessionState
 from kclient.producer.states import (
@@ -107,6 +108,7 @@ MACHINES = {
     "session": Machine(SESSION_TABLE, SessionState, SessionEvent, "connection.md"),
     "share member": Machine(SHARE_TABLE, ShareState, ShareEvent, "share.md"),
     "share session": Machine(SHARE_SESSION_TABLE, ShareSessionState, ShareSessionEvent, "share.md"),
+    "telemetry": Machine(TELEMETRY_TABLE, TelemetryState, TelemetryEvent, "metrics.md"),
     "transaction": Machine(TRANSACTION_TABLE, TransactionState, TransactionEvent, "transactions.md"),
 }
 

@@ -205,7 +205,7 @@ async def test_headers_that_are_none(headers: Any) -> None:
                     await producer.send("t", b"v", headers=headers)
                 await producer.send("t", b"v", headers=[("a", b"1")])
             await producer.flush()
-            assert producer.metrics()["record-send-total"] == 2
+            assert producer.metrics().value("record-send-total") == 2
 
 
 @pytest.mark.parametrize("headers", HEADERS, ids=repr)
@@ -219,7 +219,7 @@ def test_headers_that_are_none_in_blocking_code(headers: Any) -> None:
                 producer.send("t", b"v", headers=headers)
             producer.send("t", b"v", headers=[("a", b"1")])
         producer.flush()
-        assert producer.metrics()["record-send-total"] == 2
+        assert producer.metrics().value("record-send-total") == 2
 
 
 TIMESTAMPS = [datetime(2026, 1, 1, tzinfo=UTC), 1.5, "now", -5, 2**70]
@@ -242,7 +242,7 @@ def test_values_that_are_none_leave_nothing_behind() -> None:
         with pytest.raises(SerializationError, match="set value_serializer"):
             producer.send_batch("t", [5, b"v"])
         producer.flush(timeout=10)
-        assert producer.metrics()["record-send-total"] == 0
+        assert producer.metrics().value("record-send-total") == 0
 
 
 @pytest.mark.anyio
@@ -586,7 +586,7 @@ def test_an_on_delivery_that_cannot_be_called_in_blocking_code() -> None:
             with pytest.raises(TypeError, match="on_delivery is a function to be called, or None; not 'print'"):
                 producer.send("t", b"v", on_delivery="print")  # type: ignore[arg-type]
             producer.send("t", b"v").result(10)
-        assert producer.metrics()["record-send-total"] == 2
+        assert producer.metrics().value("record-send-total") == 2
 
 
 class HalfAListener:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from kclient.consumer.fetch.buffer import FetchBuffer
     from kclient.consumer.fetch.completed_fetch import CompletedFetch
     from kclient.consumer.interfaces import ConsumerInterceptor
-    from kclient.consumer.metrics import ConsumerMetrics
+    from kclient.consumer.metrics import FetchMetrics
     from kclient.consumer.subscription import SubscriptionState
     from kclient.records import ConsumerRecord
 
@@ -57,7 +57,7 @@ class FetchCollector:
         lock: MomentLock,
         subscriptions: SubscriptionState,
         buffer: FetchBuffer,
-        metrics: ConsumerMetrics,
+        metrics: FetchMetrics,
         wakeup: Wakeup,
         max_poll_records: int,
         decode_options: Mapping[str, Any],
@@ -124,7 +124,9 @@ class FetchCollector:
                     self._wakeup.set()
                 self._buffer.changing = False
             if records is not None:
-                self._metrics.records += sum(map(len, taken.values()))
+                for completed, part in parts:
+                    if part:
+                        self._metrics.handed_out(completed.state, len(part))
                 return records
 
     def _parts(self, limit: int) -> list[tuple[CompletedFetch, list[ConsumerRecord]]]:
@@ -293,7 +295,7 @@ class FetchCollector:
                     if self._buffer.changing:
                         self._start_over()
                     self._buffer.changing = True
-                    self._metrics.records += count
+                    self._metrics.handed_out(completed.state, count)
                     if self._buffer.still_there(completed) and self._buffer.advance(completed, count):
                         self._wakeup.set()
                     self._buffer.changing = False
@@ -338,7 +340,8 @@ class FetchCollector:
                         self._buffer.advance_to(completed, end)
                 self._wakeup.set()
                 self._buffer.changing = False
-            self._metrics.records += rows
+            if rows:
+                self._metrics.handed_out_rows((completed.state for completed, _ in used), rows)
             if batch.num_rows:
                 return batch
 

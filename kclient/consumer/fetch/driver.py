@@ -151,6 +151,7 @@ class FetchDriver:
         timeout = max(self._request_timeout, plan.request.max_wait_ms / 1000 + _GRACE)
         try:
             version = version_for(connection, FetchRequest, plan.max_version)
+            plan.sent = self._clock()
             pending = connection.send_nowait(plan.request, version, timeout=timeout)
         except KafkaError as error:
             self._failed(plan, error)

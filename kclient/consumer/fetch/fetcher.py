@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from kclient.cluster import ClusterSnapshot
+    from kclient.consumer.metrics import FetchMetrics
     from kclient.consumer.subscription import PartitionState, SubscriptionState
     from kclient.protocol.messages import (
         FetchableTopicResponse,
@@ -98,6 +99,8 @@ class PlannedFetch:
     """The most bytes that were asked for."""
     quiet: bool
     """Whether nothing is known to be there of any of them, so that it may wait at the broker."""
+    sent: float = 0.0
+    """When it left."""
 
     @property
     def current(self) -> Iterator[PartitionState]:
@@ -122,12 +125,12 @@ class Fetcher:
     Args:
         settings: The configuration.
         subscriptions: The partitions and positions; the fetcher moves their `fetch_offset`.
+        metrics: Count answers and bytes.
     """
 
-    def __init__(self, settings: FetchSettings, subscriptions: SubscriptionState) -> None:
+    def __init__(self, settings: FetchSettings, subscriptions: SubscriptionState, metrics: FetchMetrics) -> None:
         self.settings = settings
-        self.fetches: int = 0
-        self.bytes_fetched: int = 0
+        self._metrics = metrics
         self._subscriptions = subscriptions
         self._budget = FetchBudget(settings.max_bytes, settings.max_partition_bytes, LANES)
         self.buffer: FetchBuffer = FetchBuffer(subscriptions, self._budget)
@@ -301,7 +304,8 @@ class Fetcher:
         self._done(plan).answered(response)
         for state in current:
             state.quiet_at = plan.node_id
-        self.fetches += 1
+        size = sum(map(_size, response.responses))
+        self._metrics.answered(size, response.throttle_time_ms, now - plan.sent)
         news = FetchNews()
         if response.error_code:
             logger.debug("fetch from node %d: %s", plan.node_id, error_for(response.error_code))
@@ -310,7 +314,7 @@ class Fetcher:
                 news.refresh_metadata = True
                 self._hold_back(current, now)
             return news
-        frame = Frame(plan.node_id, sum(map(_size, response.responses)))
+        frame = Frame(plan.node_id, size)
         for state in current:  # what a session leaves out has not changed
             if state.high_watermark is not None:
                 state.told_at = now
@@ -407,7 +411,7 @@ class Fetcher:
         else:
             completed.frame = frame
             self._budget.hold(frame)
-        self.bytes_fetched += completed.size
+        self._metrics.fetched(state.tp.topic, completed.size)
         self._turns += 1
         state.turn = self._turns
         self._add(completed, news)

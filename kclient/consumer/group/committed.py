@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from kclient.consumer.attempts import Attempts
     from kclient.consumer.group.coordinator import CoordinatorAccess
     from kclient.consumer.group.membership import Membership
+    from kclient.consumer.group.metrics import GroupMetrics
     from kclient.types import OffsetAndMetadata, TopicPartition
 
 
@@ -38,6 +39,7 @@ class CommittedLookup:
         coordinator: Whom to ask.
         cluster: Connects to it.
         attempts: Tries again.
+        metrics: Are told how long it takes.
     """
 
     def __init__(
@@ -47,12 +49,14 @@ class CommittedLookup:
         coordinator: CoordinatorAccess,
         cluster: Cluster,
         attempts: Attempts,
+        metrics: GroupMetrics,
     ) -> None:
         self._lock = lock
         self._member = member
         self._coordinator = coordinator
         self._cluster = cluster
         self._attempts = attempts
+        self._metrics = metrics
 
     async def fetch(
         self, partitions: Iterable[TopicPartition], timeout: float
@@ -77,7 +81,11 @@ class CommittedLookup:
                 found[tp] = offset
             return found
 
-        return await self._attempts.retry(fetch_all, timeout, "Fetching committed offsets", self.unanswered)
+        began = self._cluster.clock()
+        try:
+            return await self._attempts.retry(fetch_all, timeout, "Fetching committed offsets", self.unanswered)
+        finally:
+            self._metrics.lookup_time.add(self._cluster.clock() - began)
 
     async def fetch_once(
         self, partitions: Iterable[TopicPartition], timeout: float

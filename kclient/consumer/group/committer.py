@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from kclient.consumer.group.auto_commit import AutoCommit
     from kclient.consumer.group.coordinator import CoordinatorAccess
     from kclient.consumer.group.membership import Membership
+    from kclient.consumer.group.metrics import GroupMetrics
     from kclient.consumer.group.offsets import CommitAnswer
     from kclient.consumer.interfaces import CommitCallback
-    from kclient.consumer.metrics import ConsumerMetrics
     from kclient.consumer.notices import Notices
     from kclient.consumer.subscription import Places, SubscriptionState
     from kclient.types import OffsetAndMetadata, TopicPartition
@@ -100,7 +100,7 @@ class Committer:
         attempts: Attempts,
         auto_commit: AutoCommit,
         notices: Notices,
-        metrics: ConsumerMetrics,
+        metrics: GroupMetrics,
         update_readiness: Callable[[], None],
         default_timeout: float,
     ) -> None:
@@ -164,7 +164,8 @@ class Committer:
         """
         if not places.offsets:
             return None
-        commit = Commit(places, self._clock() + timeout)
+        began = self._clock()
+        commit = Commit(places, began + timeout)
         self.put(commit)
         try:
             with anyio.move_on_after(timeout):
@@ -174,6 +175,7 @@ class Committer:
                 raise
             commit.problem = error  # there was no time left for another attempt
         finally:
+            self._metrics.commit_time.add(self._clock() - began)
             if not commit.done.done:
                 commit.abandon()
         raise self._late("The commit", timeout, commit.problem)
@@ -270,11 +272,13 @@ class Committer:
             return
         request = commit_request(identity, left, commit.places.topic_ids)
         version = None if left.keys() <= commit.places.topic_ids.keys() else COMMIT_LAST_WITH_NAMES
+        began = self._clock()
         try:
             response = await self._cluster.request(node, request, max_version=version, channel=CHANNEL)
         except KafkaError as error:
             self._coordinator.failed(f"a commit failed: {error}", epoch)
             raise
+        self._metrics.commits.add((self._clock() - began) * 1000)
         answer = read_commit(response, request)
         self._heed(answer, identity, epoch, commit.places)
         self._miss(commit, deleted, answer.unknown)
@@ -330,8 +334,7 @@ class Committer:
         """A commit is through: whoever waits for it, and its callback, learn how it ended."""
         if commit.done.done:
             return
-        self._metrics.commits += error is None
-        self._metrics.failed_commits += error is not None
+        (self._metrics.committed if error is None else self._metrics.not_committed).add()
         if commit.callback is not None:
             shown = error
             if error is not None and error.retriable and not isinstance(error, KafkaTimeoutError):

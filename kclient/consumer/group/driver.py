@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from kclient.cluster import Cluster
     from kclient.concurrency import MomentLock, Wakeup
+    from kclient.consumer.group.metrics import GroupMetrics
     from kclient.consumer.group.model import GroupRequest, MemberSettings, Todo
     from kclient.consumer.tasks import BackgroundTasks
     from kclient.net.connection import Connection
@@ -60,6 +61,7 @@ class GroupDriver:
         drained: Waits so many seconds for what is to go out before a join, and before the member leaves: commits.
         on_progress: Called when the membership may have changed.
         on_topics: Called when, as leader, the member needs the metadata of other topics.
+        metrics: Are told of requests and answers.
         request_timeout: Seconds for fresh metadata.
     """
 
@@ -75,6 +77,7 @@ class GroupDriver:
         drained: Callable[[float], Awaitable[None]],
         on_progress: Callable[[], None],
         on_topics: Callable[[], None],
+        metrics: GroupMetrics,
         request_timeout: float,
     ) -> None:
         self._clock = clock
@@ -86,6 +89,7 @@ class GroupDriver:
         self._drained = drained
         self._on_progress = on_progress
         self._on_topics = on_topics
+        self._metrics = metrics
         self._topics: set[str] = set()
         self._request_timeout = request_timeout
 
@@ -155,7 +159,11 @@ class GroupDriver:
 
         async def ask(connection: Connection) -> object:
             version = version_for(connection, request.request_class)
-            return await connection.request(request.build(version), version, timeout=request.timeout)
+            began = self._clock()
+            self._metrics.sent(request.kind, began)
+            answer = await connection.request(request.build(version), version, timeout=request.timeout)
+            self._metrics.answered(request.kind, self._clock() - began)
+            return answer
 
         if request.node_id is None:
             return await self._cluster.ask_any(ask)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from kclient.consumer.group.auto_commit import AutoCommit
     from kclient.consumer.group.committer import Committer
     from kclient.consumer.group.membership import Membership
+    from kclient.consumer.group.metrics import GroupMetrics
     from kclient.consumer.subscription import SubscriptionState
     from kclient.consumer.waits import Waits
     from kclient.types import TopicPartition
@@ -48,6 +49,7 @@ class Rebalance:
         auto_commit: Whether to commit them.
         waits: End the wait for a commit.
         wake_group: Has the group's task go on.
+        metrics: Are told how long rebalances take, and the listener.
         default_timeout: `default.api.timeout.ms`, in seconds.
     """
 
@@ -63,6 +65,7 @@ class Rebalance:
         auto_commit: AutoCommit,
         waits: Waits,
         wake_group: Callable[[], None],
+        metrics: GroupMetrics,
         default_timeout: float,
     ) -> None:
         self._clock = clock
@@ -74,7 +77,9 @@ class Rebalance:
         self._auto_commit = auto_commit
         self._waits = waits
         self._wake_group = wake_group
+        self._metrics = metrics
         self._default_timeout = default_timeout
+        self._preparing: Prepare | None = None
         self._taking: tuple[Complete, set[TopicPartition]] | None = None
         """The assignment that is being taken over, and what the consumer read before it."""
 
@@ -107,6 +112,9 @@ class Rebalance:
         """Before joining: commit, and give up what must not be kept."""
         subscriptions = self._subscriptions
         ended = subscriptions.ended
+        if step is not self._preparing:  # else a poll goes on with it
+            self._preparing = step
+            self._metrics.rebalance_begins(self._clock(), anew=True)
         with self._lock:
             owned = list(subscriptions.assignment)
             going = owned
@@ -132,6 +140,7 @@ class Rebalance:
     def _complete(self, step: Complete, deadline: float) -> ScriptPart:
         """After joining: take over what the group assigned."""
         subscriptions, member = self._subscriptions, self._member
+        self._metrics.rebalance_begins(self._clock(), anew=False)
         ended = subscriptions.ended
         cooperative = member.protocol is RebalanceProtocol.COOPERATIVE
         with self._lock:
@@ -160,13 +169,20 @@ class Rebalance:
                 member.tell_assignor(step)
                 if subscriptions.listener is not None:
                     added = sorted(set(step.assigned) - before)
-                    yield Call(subscriptions.listener.on_partitions_assigned, (added,))
+                    began = self._clock()
+                    try:
+                        yield Call(subscriptions.listener.on_partitions_assigned, (added,))
+                    finally:
+                        self._metrics.assigned.add((self._clock() - began) * 1000)
             except Exception as failed:  # noqa: BLE001 - raised by poll, once the rebalance is over
                 error = error or failed
         with self._lock:
             self._taking = None
             if due and subscriptions.ended == ended:
+                before_this = member.rebalances
                 member.completed(step, gave_up=gave_up)
+                if member.rebalances > before_this:
+                    self._metrics.rebalance_ends(self._clock())
         self._wake_group()
         if error is not None:
             raise error
@@ -180,10 +196,13 @@ class Rebalance:
         ended = self._subscriptions.ended
         listener = self._subscriptions.listener
         if listener is not None:
+            began = self._clock()
             try:
                 yield Call(listener.on_partitions_lost if lost else listener.on_partitions_revoked, (partitions,))
             except Exception as failed:  # noqa: BLE001 - raised by poll, once the rebalance is over
                 error = failed
+            finally:
+                (self._metrics.lost if lost else self._metrics.revoked).add((self._clock() - began) * 1000)
         if self._subscriptions.ended == ended:  # else these may be others of the same name
             self._partitions.drop(partitions)
         return error

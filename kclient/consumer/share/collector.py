@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from kclient.consumer.share.hand import Hand
     from kclient.consumer.share.opening import Opened
     from kclient.consumer.share.sessions import ShareSessions
+    from kclient.metrics.windows import MetricTally
     from kclient.records import ConsumerRecord
     from kclient.types import TopicPartition
 
@@ -35,6 +36,7 @@ class ShareCollector:
         sessions: Have what was acquired.
         hand: Has what the user got.
         subscribed: The topics that the user wants.
+        records: Counts those that are handed out.
         max_poll_records: `max.poll.records`.
         decode_options: Arguments for `records.decode_records`.
     """
@@ -47,13 +49,13 @@ class ShareCollector:
         sessions: ShareSessions,
         hand: Hand,
         subscribed: Callable[[], frozenset[str]],
+        records: MetricTally,
         max_poll_records: int,
         decode_options: Mapping[str, Any],
     ) -> None:
         self.taken: list[tuple[Acquired, list[int]]] | None = None
         """What a poll has taken, and its caller has not got yet."""
-        self.records: int = 0
-        """How many were handed out."""
+        self._records = records
         self._clock = clock
         self._lock = lock
         self._sessions = sessions
@@ -121,7 +123,7 @@ class ShareCollector:
                 left -= len(part)
         if not found:
             return None
-        self.records += sum(map(len, found.values()))
+        self._records.total += sum(map(len, found.values()))
         return ConsumerRecords(found)
 
     def _begin(self) -> None:
@@ -226,7 +228,7 @@ class ShareCollector:
                     return None
                 part = opened.take(1)
                 if part:
-                    self.records += 1
+                    self._records.total += 1
                     self._last = opened.acquired, part[0].offset
                     return part[0]
             return None
@@ -264,7 +266,7 @@ class ShareCollector:
         if not pieces:
             return None
         rows = pieces[0] if len(pieces) == 1 else one_batch(pieces, pieces[0].schema)
-        self.records += rows.num_rows
+        self._records.total += rows.num_rows
         return rows
 
     def _take_columns(self, acquired: Acquired, names: Sequence[str], most: int) -> Any:

@@ -13,22 +13,29 @@ from typing import TYPE_CHECKING
 import anyio
 
 from kclient.cluster import Cluster, cluster_addresses
+from kclient.cluster.reporting import MetricsReporting
 from kclient.concurrency import LoopHandle, MomentLock, Supervisor, Wakeup, to_the_end
 from kclient.consumer.attempts import Attempts
 from kclient.consumer.group.driver import GroupDriver
+from kclient.consumer.group.metrics import GroupMetrics
 from kclient.consumer.life import ConsumerLife
+from kclient.consumer.metrics import PollMetrics, resource_of
 from kclient.consumer.notices import Notices, PendingErrors
 from kclient.consumer.readiness import PollReadiness
 from kclient.consumer.share.collector import ShareCollector
 from kclient.consumer.share.driver import SHARE_CHANNEL, ShareDriver
 from kclient.consumer.share.hand import Hand
 from kclient.consumer.share.member import ShareMember
+from kclient.consumer.share.metrics import ShareMetrics
 from kclient.consumer.share.polling import SharePolling
 from kclient.consumer.share.sessions import ShareSessions
 from kclient.consumer.share.settings import ShareConsumerSettings
 from kclient.consumer.tasks import BackgroundTasks
 from kclient.consumer.waits import Waits
 from kclient.errors import ClosedError
+from kclient.metrics.registry import registry_for
+from kclient.metrics.traffic import Traffic
+from kclient.types import ConsumerGroupMetadata
 from kclient.unclosed import warn_unclosed
 
 if TYPE_CHECKING:
@@ -60,6 +67,11 @@ class ShareConsumerCore:
         self.default_timeout: float = settings.default_timeout
         self.callback: AcknowledgementCommitCallback | None = None
         """Is told what became of acknowledgements."""
+        registry = registry_for(config, clock)
+        traffic = Traffic(registry.windows)
+        self._group_metrics = GroupMetrics(registry.windows)
+        metrics = ShareMetrics(registry.windows)
+        poll_metrics = PollMetrics(registry.windows)
         self._name = f"{','.join(config.bootstrap_servers)} group={config.group_id}"
         self._lock = MomentLock()
         """Guards the state machines; held for moments only, never while waiting or decoding."""
@@ -74,11 +86,21 @@ class ShareConsumerCore:
             allow_auto_topic_creation=config.allow_auto_create_topics,
             patience={SHARE_CHANNEL: config.fetch_max_wait_ms / 1000},
             clock=clock,
+            traffic=traffic,
         )
         self.cluster.listeners.append(self._on_metadata)
+        self.reporting: MetricsReporting = MetricsReporting(
+            registry,
+            self.supervisor,
+            self.cluster,
+            push=config.enable_metrics_push,
+            resource=lambda: resource_of(
+                config.client_rack, ConsumerGroupMetadata(config.group_id or "", member_id=self.member.member_id)
+            ),
+        )
         self.member: ShareMember = ShareMember(settings.member)
         self.hand: Hand = Hand(explicit=settings.explicit)
-        self.sessions: ShareSessions = ShareSessions(settings.fetch)
+        self.sessions: ShareSessions = ShareSessions(settings.fetch, metrics)
         self.errors: PendingErrors = PendingErrors(self._on_error)
         self.notices: Notices = Notices(lambda: self.life.state, (), settings.deserializers)
         self.waits: Waits = Waits(self.life.check, Attempts(self.cluster, clock).late, self.supervisor.check_loop)
@@ -88,6 +110,7 @@ class ShareConsumerCore:
             sessions=self.sessions,
             hand=self.hand,
             subscribed=lambda: self.member.topics,
+            records=metrics.records,
             max_poll_records=config.max_poll_records,
             decode_options=settings.decode_options,
         )
@@ -106,6 +129,7 @@ class ShareConsumerCore:
             heed=self._take_in,
             wake=self.look_again,
             running=lambda: self.supervisor.running,
+            metrics=poll_metrics,
             default_timeout=settings.default_timeout,
         )
         self._group_driver = GroupDriver(
@@ -118,6 +142,7 @@ class ShareConsumerCore:
             drained=_nothing_to_drain,
             on_progress=self._on_progress,
             on_topics=self._share_wakeup.set,
+            metrics=self._group_metrics,
             request_timeout=config.request_timeout_ms / 1000,
         )
         self._driver = ShareDriver(
@@ -131,6 +156,10 @@ class ShareConsumerCore:
             heed=self._heed,
             request_timeout=config.request_timeout_ms / 1000,
         )
+        traffic.define(registry, "consumer", self.cluster.addresses)
+        poll_metrics.define(registry, "consumer-share-metrics")
+        metrics.define(registry)
+        self._group_metrics.define_share(registry, lambda: len(self.member.assigned))
 
     def __repr__(self) -> str:
         return f"{self._name} {self.life.state.value}"
@@ -158,21 +187,6 @@ class ShareConsumerCore:
         """Have all tasks look for something to do."""
         self._share_wakeup.set()
         self._group_wakeup.set()
-
-    def figures(self) -> dict[str, float]:
-        """Figures since the start under the names of Java's metrics."""
-        with self._lock:
-            sessions = self.sessions
-            return {
-                "records-consumed-total": float(self.collector.records),
-                "bytes-consumed-total": float(sessions.bytes_fetched),
-                "fetch-total": float(sessions.fetches),
-                "acknowledgements-send-total": float(sessions.acknowledged),
-                "acknowledgements-error-total": float(sessions.failed_acknowledgements),
-                "assigned-partitions": float(len(self.member.assigned)),
-                "poll-total": float(self.polling.polls),
-                "rebalance-total": float(self.member.rebalances),
-            }
 
     # ------------------------------------------------------------------ signals
 
@@ -212,6 +226,7 @@ class ShareConsumerCore:
 
     def _on_progress(self) -> None:
         """The membership or the metadata changed: calls may have what they wait for, and poll something to do."""
+        self._group_metrics.assigned_anew(self.member.rebalances)
         self.waits.signal_progress()
         self._share_wakeup.set()
         self.readiness.update()
@@ -242,6 +257,7 @@ class ShareConsumerCore:
             self._tasks.spawn(self._group_driver.run, name="share group")
             self._tasks.spawn(self._driver.run, name="share sessions")
             await self.cluster.start()
+            self.reporting.start()
             self.life.started()
         except BaseException:  # whatever it is, no task may stay behind a consumer that was not made
             try:
@@ -290,12 +306,18 @@ class ShareConsumerCore:
         finally:
             await self.shut()
 
+    async def _disconnect(self) -> None:
+        try:
+            await self.reporting.finish()
+        finally:
+            await self.cluster.aclose()
+
     async def shut(self) -> None:
         """End the tasks and close the connections."""
         self.life.end()
         self._tasks.end()
         try:
-            await to_the_end(self.cluster.aclose)
+            await to_the_end(self._disconnect)
         finally:
             self.waits.signal_progress()
             self.readiness.signal()

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from kclient.concurrency import MomentLock
     from kclient.consumer.actions import Script
+    from kclient.consumer.metrics import PollMetrics
     from kclient.consumer.notices import Notices, PendingErrors
     from kclient.consumer.readiness import PollReadiness
     from kclient.consumer.share.collector import ShareCollector
@@ -68,9 +69,10 @@ class SharePolling:
         heed: Callable[[ShareNews], None],
         wake: Callable[[], None],
         running: Callable[[], bool],
+        metrics: PollMetrics,
         default_timeout: float,
     ) -> None:
-        self.polls: int = 0
+        self._metrics = metrics
         self._lock = lock
         self._check = check
         self._member = member
@@ -90,8 +92,15 @@ class SharePolling:
 
     def poll(self, deadline: float, take: Callable[[], Any]) -> Script:
         """Settle what was returned before, then return what `take` gives; None if there is nothing until `deadline`."""
+        readiness = self._readiness
+        self._metrics.begins(readiness.clock())
+        try:
+            return (yield from self._poll(deadline, take))
+        finally:
+            self._metrics.ends(readiness.clock())
+
+    def _poll(self, deadline: float, take: Callable[[], Any]) -> Script:
         readiness, member = self._readiness, self._member
-        self.polls += 1
         while True:
             self._check()
             self._waits.take_wakeup()

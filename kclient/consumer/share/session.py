@@ -88,6 +88,8 @@ class ShareSession:
         """When it was last asked for records, counted in such requests."""
         self.overdue_at: float = 0.0
         """When the fetch under way should have been answered."""
+        self.asked_at: float = 0.0
+        """When the request under way was planned."""
         self._settings = settings
         self._epoch = _BEGINS
         self._partitions: frozenset[SharePartition] = frozenset()

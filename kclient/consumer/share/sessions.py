@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from kclient.cluster import ClusterSnapshot
     from kclient.consumer.share.acquired import ShareCommit
+    from kclient.consumer.share.metrics import ShareMetrics
     from kclient.consumer.share.model import ShareFetchSettings
     from kclient.consumer.share.session import ShareRequest
     from kclient.types import TopicPartition
@@ -70,9 +71,10 @@ class ShareSessions:
 
     Args:
         settings: How to fetch.
+        metrics: Count answers, bytes and acknowledgements.
     """
 
-    def __init__(self, settings: ShareFetchSettings) -> None:
+    def __init__(self, settings: ShareFetchSettings, metrics: ShareMetrics) -> None:
         self.settings: ShareFetchSettings = settings
         self.buffer: deque[Acquired] = deque()
         """What was acquired and not opened yet."""
@@ -80,12 +82,7 @@ class ShareSessions:
         """Whether a poll waits for records, or found none."""
         self.lock_timeout_ms: int | None = None
         """How long brokers hold records for this consumer, as they last told."""
-        self.fetches: int = 0
-        """Answers to fetches."""
-        self.bytes_fetched: int = 0
-        self.acknowledged: int = 0
-        """Records that were acknowledged, or of which that failed."""
-        self.failed_acknowledgements: int = 0
+        self._metrics = metrics
         self._sessions: dict[int, ShareSession] = {}
         self._ending = False
         """Whether the sessions are to end."""
@@ -216,6 +213,7 @@ class ShareSessions:
                 told = []  # a session has to be there first
             self._turn += 1
             session.served = self._turn
+            session.asked_at = now
             session.overdue_at = now + self.settings.max_wait_ms / 1000 + _OVERDUE
             requests.append(session.fetch(member_id, wanted, told))
             return inf
@@ -272,7 +270,8 @@ class ShareSessions:
         number, failures = session.number, session.failures
         session.succeeded(request)
         if request.fetches:
-            self.fetches += 1
+            size, records = _brought(response)
+            self._metrics.answered(size, records, response.throttle_time_ms, now - session.asked_at)
         refused = 0
         answered: dict[tuple[bytes, int], tuple[int, str | None]] = {}
         for topic_id, answer in _answers(response):
@@ -318,9 +317,9 @@ class ShareSessions:
         if renewed:
             expires = None if error is not None else now + (self.lock_timeout_ms or 0) / 1000
             one.acquired.renewal_over(renewed, expires)
-        self.acknowledged += len(one.kinds)
+        self._metrics.acknowledged.add(len(one.kinds))
         if error is not None:
-            self.failed_acknowledgements += len(one.kinds)
+            self._metrics.not_acknowledged.add(len(one.kinds))
             logger.debug("%s: acknowledging failed: %s", one.acquired.partition.tp, error)
         if one.commit is not None:
             one.commit.answered(one.acquired.partition.tp, error)
@@ -347,7 +346,6 @@ class ShareSessions:
             return  # its lock runs out
         ranges = [(found.first_offset, found.last_offset, found.delivery_count) for found in answer.acquired_records]
         expires = now + self.lock_timeout_ms / 1000 if self.lock_timeout_ms else inf
-        self.bytes_fetched += len(answer.records)
         self.buffer.append(Acquired(partition, session.node_id, number, answer.records, ranges, expires))
         self.wanted = False
 
@@ -428,6 +426,15 @@ class ShareSessions:
             if acquired.node_id != node_id or partition not in {None, acquired.partition}
         )
         news.lost.append((node_id, partition, error or session_lost(node_id, None)))
+
+
+def _brought(response: Any) -> tuple[int, int]:
+    """How many bytes and records an answer to a fetch brought."""
+    size = records = 0
+    for _, answer in _answers(response):
+        size += len(answer.records or b"")
+        records += sum(found.last_offset - found.first_offset + 1 for found in answer.acquired_records)
+    return size, records
 
 
 def _answers(response: Any) -> Iterator[tuple[bytes, Any]]:

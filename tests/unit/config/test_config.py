@@ -378,10 +378,10 @@ def test_reference_is_up_to_date() -> None:
 
 
 ROOMS = {
-    ProducerConfig: ["producer", "cluster", "net", "sync"],
-    ConsumerConfig: ["consumer", "cluster", "net", "sync"],
-    ShareConsumerConfig: ["consumer", "cluster", "net", "sync"],
-    AdminConfig: ["admin", "cluster", "net", "sync"],
+    ProducerConfig: ["producer", "cluster", "metrics", "net", "sync"],
+    ConsumerConfig: ["consumer", "cluster", "metrics", "net", "sync"],
+    ShareConsumerConfig: ["consumer", "cluster", "metrics", "net", "sync"],
+    AdminConfig: ["admin", "cluster", "metrics", "net", "sync"],
 }
 
 

@@ -7,9 +7,11 @@ from typing import Any
 from kclient.cluster import ClusterSnapshot, PartitionMetadata, TopicMetadata
 from kclient.consumer.fetch.completed_fetch import CompletedFetch
 from kclient.consumer.fetch.fetcher import Fetcher, FetchNews, FetchSettings, PlannedFetch
+from kclient.consumer.metrics import FetchMetrics
 from kclient.consumer.reset import ResetPolicy
 from kclient.consumer.subscription import SubscriptionState
 from kclient.errors import ErrorCode
+from kclient.metrics.windows import MetricWindows
 from kclient.protocol.messages import (
     FetchableTopicResponse,
     FetchResponse,
@@ -122,7 +124,8 @@ class FetchBox:
         self.logs = logs
         self.now = 50.0
         self.subscriptions = SubscriptionState(ResetPolicy.parse(policy))
-        self.fetcher = Fetcher(FetchSettings(**settings), self.subscriptions)
+        self.counted = FetchMetrics(MetricWindows(lambda: self.now))
+        self.fetcher = Fetcher(FetchSettings(**settings), self.subscriptions, self.counted)
         self.partitions = [TopicPartition("t", number) for number in logs.batches]
         self.subscriptions.assign(self.partitions)
         for tp in self.partitions:

@@ -124,7 +124,7 @@ async def test_an_asynchronous_commit_is_not_tried_again_and_says_that_it_may_be
         assert failing.attempts == 2
         assert isinstance(told[0], RetriableCommitFailedError)
         assert "the wire was cut" in str(told[0])
-        assert consumer.metrics()["failed-commit-total"] == 1
+        assert consumer.metrics().value("failed-commit-total") == 1
 
 
 async def test_a_failing_auto_commit_is_logged_and_made_up_for(address: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -487,7 +487,7 @@ def test_what_is_left_of_a_response_is_kept_where_the_rest_is_in_the_way() -> No
     box.answer(plans[0])
     box.subscriptions.resume(box.partitions)
     assert len(box.take()) == 5 + 5 + 15
-    assert box.fetcher.bytes_fetched == 9 * size
+    assert box.counted.topic("t").sizes.total == 9 * size
     assert box.fetcher.buffer.size == 0
 
 
@@ -552,10 +552,10 @@ def test_what_a_paused_partition_has_is_kept_while_there_is_room() -> None:
     box.take()
     box.fetch()
     assert not box.fetcher.buffer.crowded
-    fetches = box.fetcher.fetches
+    fetches = box.counted.fetches.count
     box.subscriptions.resume([T0])
     assert len(box.take()) == 20
-    assert box.fetcher.fetches == fetches
+    assert box.counted.fetches.count == fetches
 
 
 def test_the_partition_that_waits_longest_is_asked_for_first() -> None:

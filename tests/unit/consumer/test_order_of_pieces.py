@@ -14,9 +14,10 @@ from kclient.concurrency import MomentLock, Wakeup
 from kclient.consumer.fetch import collector, completed_fetch
 from kclient.consumer.fetch.buffer import FetchBuffer
 from kclient.consumer.fetch.collector import FetchCollector
-from kclient.consumer.metrics import ConsumerMetrics
+from kclient.consumer.metrics import FetchMetrics
 from kclient.consumer.subscription import SubscriptionState
 from kclient.errors import RecordDeserializationError
+from kclient.metrics.windows import MetricWindows
 from kclient.records.arrow import COLUMN_NAMES
 from tests.example_budget import examples
 from tests.unit.consumer.fetchbox import FetchBox, Logs
@@ -78,7 +79,7 @@ class Taking:
             lock=MomentLock(),
             subscriptions=self.box.subscriptions,
             buffer=self.box.fetcher.buffer,
-            metrics=ConsumerMetrics(),
+            metrics=FetchMetrics(MetricWindows(lambda: 0.0)),
             wakeup=Wakeup(),
             max_poll_records=most,
             decode_options={"check_crcs": True, "max_decompressed": 1 << 30, "value_deserializer": self.deserialize},

@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from kclient.cluster import Backoff, ClusterSnapshot, PartitionMetadata, TopicMetadata
 from kclient.consumer.share.acquired import Acquired, ShareCommit, batches_of
 from kclient.consumer.share.hand import Hand
+from kclient.consumer.share.metrics import ShareMetrics
 from kclient.consumer.share.model import AcknowledgeType, ShareFetchSettings, SharePartition
 from kclient.consumer.share.session import ShareRequest
 from kclient.consumer.share.sessions import ShareNews, ShareSessions
 from kclient.errors import BrokerConnectionError, ErrorCode, IllegalStateError, KafkaTimeoutError
+from kclient.metrics.windows import MetricWindows
 from kclient.protocol.messages import (
     AcquiredRecords,
     ShareAcknowledgeRequest,
@@ -46,12 +48,12 @@ class SessionBench:
     """The sessions of one consumer, the time, and what came of the requests."""
 
     def __init__(self, *leaders: int, record_limit: bool = False) -> None:
+        self.now = 100.0
         settings = ShareFetchSettings("g", 500, 1, 1000, 10, record_limit, Backoff(100, 1000, jitter=0))
-        self.sessions = ShareSessions(settings)
+        self.sessions = ShareSessions(settings, ShareMetrics(MetricWindows(lambda: self.now)))
         self.leaders = leaders or (1,)
         self.assigned = {TopicPartition("a", number): A for number in range(len(self.leaders))}
         self.snapshot = snapshot(*self.leaders)
-        self.now = 100.0
         self.news = ShareNews()
         self.due = inf
 

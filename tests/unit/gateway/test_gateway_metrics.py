@@ -14,7 +14,7 @@ from anyio.abc import SocketStream
 from prometheus_client.parser import text_string_to_metric_families
 
 from kclient.errors import ConfigError, IllegalStateError, MissingExtraError
-from kclient.gateway import Gateway, Metric, MetricType
+from kclient.gateway import Gateway, GatewayMetric, MetricType
 from kclient.gateway import metrics_server as server_module
 from kclient.gateway.metrics import MetricRegistry
 from kclient.htp.embedded.files import Files
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.own_places]
 PREFIX = "kclient_gateway_"
 
 
-def values(metrics: list[Metric]) -> dict[str, Any]:
+def values(metrics: list[GatewayMetric]) -> dict[str, Any]:
     """The value of each, without the prefix; of those with a label, by its values."""
     found: dict[str, Any] = {}
     for metric in metrics:
@@ -45,9 +45,9 @@ def test_a_registry() -> None:
     registry.counter("b_total", "Two.", lambda: [(("x", "y"), 2), (("z", ""), 3)], labels=("k", "l"))
     registry.gauge("c_bytes", "None.", lambda: None, unit="bytes")
     assert registry.collect() == [
-        Metric("a", MetricType.GAUGE, "", "One.", (({}, 1.5),)),  # type: ignore[arg-type]
-        Metric("b_total", MetricType.COUNTER, "", "Two.", (({"k": "x", "l": "y"}, 2), ({"k": "z", "l": ""}, 3))),  # type: ignore[arg-type]
-        Metric("c_bytes", MetricType.GAUGE, "bytes", "None.", ()),
+        GatewayMetric("a", MetricType.GAUGE, "", "One.", (({}, 1.5),)),  # type: ignore[arg-type]
+        GatewayMetric("b_total", MetricType.COUNTER, "", "Two.", (({"k": "x", "l": "y"}, 2), ({"k": "z", "l": ""}, 3))),  # type: ignore[arg-type]
+        GatewayMetric("c_bytes", MetricType.GAUGE, "bytes", "None.", ()),
     ]
     with pytest.raises(IllegalStateError):
         registry.gauge("a", "Again.", lambda: 1)
@@ -238,7 +238,7 @@ async def test_who_is_slow_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_who_does_not_read_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     made = 0
 
-    def long(_: list[Metric]) -> tuple[str, bytes]:
+    def long(_: list[GatewayMetric]) -> tuple[str, bytes]:
         nonlocal made
         made += 1
         return "text/plain", b"#" * (16 << 20)
@@ -257,7 +257,7 @@ async def test_who_does_not_read_holds_up_nobody(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_what_fails_is_told_in_the_log(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    def failing(_: list[Metric]) -> tuple[str, bytes]:
+    def failing(_: list[GatewayMetric]) -> tuple[str, bytes]:
         raise RuntimeError("in this test")
 
     async with serving() as (gateway, address):

@@ -12,6 +12,7 @@ import anyio
 
 from kclient.cluster import Backoff, ClusterSnapshot, MetadataCache, PartitionMetadata, TopicMetadata
 from kclient.errors import KafkaTimeoutError
+from kclient.metrics.windows import MetricWindows
 from kclient.producer import Producer
 from kclient.producer.accumulator import Accumulator
 from kclient.producer.batch import ProducerBatch
@@ -19,6 +20,7 @@ from kclient.producer.batch_buffer import BatchBuffer
 from kclient.producer.delivery_reports import DeliveryReports
 from kclient.producer.drain import BatchDrain
 from kclient.producer.interfaces import DeliveryCallback
+from kclient.producer.metrics import ProducerMetrics
 from kclient.producer.producer_id import ProducerIdState
 from kclient.producer.sender import Actions, InFlight, PartitionOutcome, Sender
 from kclient.producer.settings import AccumulatorSettings, SenderSettings
@@ -116,6 +118,7 @@ class Parts:
                 delivery_timeout=self.settings.delivery_timeout,
             ),
             Backoff(100, 1000, jitter=0.0),
+            ProducerMetrics(MetricWindows(lambda: self.now, seconds=1000.0)),
             transactions=self.transactions,
         )
         self.lead(leaders)

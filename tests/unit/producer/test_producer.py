@@ -169,8 +169,8 @@ async def test_records_gather_while_the_broker_asks_for_a_pause() -> None:
         kafka.before_produce = lambda request: times.append(anyio.current_time())
         kafka.faults.append(Fault(throttle_ms=1000))
         await (await producer.send("t", b"a"))
-        assert producer.metrics()["produce-throttle-time-max"] == 1000
-        assert producer.metrics()["produce-throttle-time-avg"] == 1000
+        assert producer.metrics().value("produce-throttle-time-max") == 1000
+        assert producer.metrics().value("produce-throttle-time-avg") == 1000
         for value in (b"b", b"c", b"d"):
             last = await producer.send("t", value)
             await anyio.wait_all_tasks_blocked()
@@ -179,8 +179,8 @@ async def test_records_gather_while_the_broker_asks_for_a_pause() -> None:
         assert kafka.values() == [b"a", b"b", b"c", b"d"]
         assert len(times) == 2, "what came during the pause is one request"
         assert times[1] - times[0] >= 1
-        assert producer.metrics()["produce-throttle-time-max"] == 1000
-        assert producer.metrics()["produce-throttle-time-avg"] == 500
+        assert producer.metrics().value("produce-throttle-time-max") == 1000
+        assert producer.metrics().value("produce-throttle-time-avg") == 500
 
 
 async def test_old_brokers_have_paused_before_they_answer() -> None:
@@ -252,19 +252,19 @@ async def test_text_without_serializer_is_a_clear_error() -> None:
         with pytest.raises(SerializationError, match="value_serializer"):
             await producer.send("t", "text")
         await producer.flush()
-        assert producer.metrics()["buffer-available-bytes"] == producer.metrics()["buffer-total-bytes"]
+        assert producer.metrics().value("buffer-available-bytes") == producer.metrics().value("buffer-total-bytes")
 
 
 async def test_metrics_are_there_before_the_first_record() -> None:
     async with FakeKafka() as kafka:
         producer = Producer(bootstrap_servers=kafka.bootstrap, **FAST)
         before = producer.metrics()
-        assert before["record-send-total"] == before["record-error-total"] == 0
+        assert before.value("record-send-total") == before.value("record-error-total") == 0
         async with producer:
             await producer.send("t", b"x")
             await producer.flush()
-        assert producer.metrics().keys() == before.keys()
-        assert producer.metrics()["record-send-total"] == 1
+        assert before.keys() <= producer.metrics().keys()
+        assert producer.metrics().value("record-send-total") == 1
 
 
 async def test_custom_partitioner() -> None:
@@ -565,7 +565,7 @@ async def test_a_batch_too_large_for_the_broker_is_split() -> None:
         metadata = await deliveries
         assert [m.offset for m in metadata] == list(range(100))
         assert kafka.values() == [b"%03d" % n * 20 for n in range(100)]
-        assert producer.metrics()["batch-split-total"] == 1
+        assert producer.metrics().value("batch-split-total") == 1
 
 
 async def test_no_producer_id_at_first() -> None:
@@ -621,7 +621,7 @@ async def test_send_waits_for_room() -> None:
         await producer.send_batch("t", values)
         await producer.flush()
         assert kafka.values() == values + values
-        assert producer.metrics()["buffer-available-bytes"] == 3000
+        assert producer.metrics().value("buffer-available-bytes") == 3000
 
 
 @pytest.mark.slow
@@ -634,7 +634,7 @@ async def test_no_room_in_time_is_an_error_that_names_the_settings() -> None:
         with pytest.raises(BufferExhaustedError, match=r"buffer\.memory .*max\.block\.ms"):
             for _ in range(100):
                 await producer.send("t", b"x" * 100)
-        assert producer.metrics()["waiting-threads"] == 0
+        assert producer.metrics().value("waiting-threads") == 0
         hold.set()
 
 
@@ -796,7 +796,7 @@ async def test_a_cancelled_send_appended_nothing_or_everything() -> None:
                 outcomes.append(await cancelled(producer.send("t", b"x" * 90)))
             await producer.flush()
             assert len(kafka.values()) == outcomes.count(Outcome.FINISHED)
-            assert producer.metrics()["buffer-available-bytes"] == 500
+            assert producer.metrics().value("buffer-available-bytes") == 500
 
     assert await at_every_checkpoint(scenario) >= 3
 

@@ -25,6 +25,7 @@ from kclient.errors import (
     SerializationError,
     UnknownTopicOrPartitionError,
 )
+from kclient.metrics.windows import MetricWindows
 from kclient.producer import Partitioner, ProducerInterceptor, ProducerRecord
 from kclient.producer.accumulator import Accumulator
 from kclient.producer.arrow import PIECE_BYTES, pieces_of
@@ -34,6 +35,7 @@ from kclient.producer.delivery import Deliveries, Delivery
 from kclient.producer.delivery_reports import DeliveryReports
 from kclient.producer.drain import BatchDrain
 from kclient.producer.interceptors import Interceptors
+from kclient.producer.metrics import ProducerMetrics
 from kclient.producer.record_appender import RecordAppender
 from kclient.producer.sending import LetOthersRun, Sending, WaitForRoom
 from kclient.producer.settings import ProducerSettings
@@ -92,6 +94,7 @@ class Bench:
         self.sending = Sending(
             self.records, Interceptors([]), reports, lambda: None,
             clock=self._clock, max_block_ms=config.max_block_ms, buffer_memory=config.buffer_memory,
+            metrics=ProducerMetrics(MetricWindows(self._clock)),
         )  # fmt: skip
 
     def _wake(self) -> None:
@@ -626,7 +629,7 @@ async def test_a_full_buffer() -> None:
     async with FakeKafka() as kafka, producing(kafka, **tight) as producer:
         assert len(await (await producer.send_arrow("t", table))) == 3000
         assert kafka.values() == values
-        assert producer.metrics()["buffer-available-bytes"] == 5000
+        assert producer.metrics().value("buffer-available-bytes") == 5000
     async with FakeKafka() as kafka, producing(kafka, **tight, max_block_ms=500) as producer:
         await (await producer.send("t", b"first"))
         held = anyio.Event()

@@ -147,7 +147,7 @@ async def test_the_time_that_calls_took(version: int) -> None:
     """KIP-761: in nanoseconds, of those that were successful."""
 
     def times(producer: Producer) -> list[float]:
-        return [producer.metrics()[f"txn-{name}-time-ns-total"] for name in ("init", "commit", "abort")]
+        return [producer.metrics().value(f"txn-{name}-time-ns-total") for name in ("init", "commit", "abort")]
 
     async with transacting(version, begun=False) as (_, producer):
         initialized, *others = times(producer)
@@ -166,8 +166,8 @@ async def test_the_time_that_calls_took(version: int) -> None:
         await producer.abort_transaction()
         assert times(producer)[:2] == [initialized, committed]
         assert times(producer)[2] > 1000
-        assert producer.metrics()["txn-begin-time-ns-total"] > 0
-        assert producer.metrics()["txn-send-offsets-time-ns-total"] == 0
+        assert producer.metrics().value("txn-begin-time-ns-total") > 0
+        assert producer.metrics().value("txn-send-offsets-time-ns-total") == 0
 
 
 @pytest.mark.parametrize(
@@ -353,7 +353,7 @@ async def test_an_abort_does_not_send_what_has_not_left(version: int) -> None:
         with pytest.raises(TransactionAbortedError):
             await delivery
         assert coordinator.kafka.count(ProduceRequest) == 0
-        assert producer.metrics()["buffer-available-bytes"] == 33554432
+        assert producer.metrics().value("buffer-available-bytes") == 33554432
 
 
 async def test_an_abort_while_a_batch_waits_for_its_retry(version: int) -> None:
@@ -362,7 +362,7 @@ async def test_an_abort_while_a_batch_waits_for_its_retry(version: int) -> None:
         coordinator.kafka.faults.append(Fault(code=ErrorCode.NOT_ENOUGH_REPLICAS))
         delivery = await producer.send("t", b"x")
         with anyio.fail_after(10):
-            while producer.metrics()["record-retry-total"] < 1:
+            while producer.metrics().value("record-retry-total") < 1:
                 await anyio.sleep(0.001)
             await producer.abort_transaction()
         with pytest.raises(TransactionAbortedError):
@@ -496,7 +496,7 @@ async def test_a_record_that_waits_joins_no_later_transaction(version: int, way:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(late)
             with anyio.fail_after(10):
-                while not producer.metrics()["waiting-threads"]:
+                while not producer.metrics().value("waiting-threads"):
                     await anyio.sleep(0.001)
             hold.set()
             await producer.abort_transaction()

@@ -431,7 +431,7 @@ def test_producers_end_with_their_last_reference(kafka: FakeKafka) -> None:
 def test_figures(kafka: FakeKafka) -> None:
     with producing(kafka) as producer:
         producer.send("t", b"a").result()
-        assert producer.metrics()["record-send-total"] == 1
+        assert producer.metrics().value("record-send-total") == 1
         assert [info.partition for info in producer.partitions_for("four")] == [0, 1, 2, 3]
 
 

@@ -300,7 +300,7 @@ def test_many_threads_may_look_while_one_polls(address: str) -> None:
 def until_fetched(consumer: Consumer, enough: float) -> None:
     """Wait until so many bytes are at hand."""
     deadline = time.monotonic() + 20
-    while consumer.metrics()["buffered-bytes"] < enough:
+    while consumer.metrics().value("buffered-bytes") < enough:
         assert time.monotonic() < deadline, consumer.metrics()
         time.sleep(0.005)
 

@@ -12,6 +12,7 @@ import pytest
 
 from kclient.concurrency import MomentLock, check_none_held
 from kclient.errors import IllegalStateError
+from kclient.metrics import Metric, MetricName
 from kclient.producer.delivery import wait_for_batch
 from kclient.sync import Admin, Consumer, Producer
 from kclient.sync.portal import get_portal
@@ -25,6 +26,7 @@ pytestmark = [
 
 BEFORE = 20
 
+METRIC = Metric(MetricName("n", "g"), lambda: 1.0)
 ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "assign": ([("t", 0)],),
     "beginning_offsets": ([("t", 0)],),
@@ -38,17 +40,25 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "poll": (0.1,),
     "position": (("t", 0),),
     "resume": ([("t", 0)],),
+    "register_metric_for_subscription": (METRIC,),
     "seek": (("t", 0), 0),
     "send": ("t", b"x"),
     "send_batch": ("t", [b"x"]),
     "send_offsets_to_transaction": ({("t", 0): 1}, ConsumerGroupMetadata("g")),
     "store_offsets": ({("t", 0): 1},),
     "subscribe": (["t"],),
+    "unregister_metric_from_subscription": (METRIC,),
     "watermarks": (("t", 0),),
 }
 MAY_ANSWER = {
     "consumer": {"assignment", "close", "group_metadata", "paused", "subscription", "wakeup"},
-    "producer": {"close", "metrics", "transaction"},
+    "producer": {
+        "close",
+        "metrics",
+        "register_metric_for_subscription",
+        "transaction",
+        "unregister_metric_from_subscription",
+    },
 }
 """They wait for nobody."""
 
