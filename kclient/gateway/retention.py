@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import anyio
 
 from kclient.concurrency import Wakeup
-from kclient.errors import KafkaError
+from kclient.errors import KafkaError, NotLeaderOrFollowerError
 from kclient.gateway.config import TopicConfig
+from kclient.htp.errors import FencedError
 from kclient.htp.port import SegmentInfo
 
 if TYPE_CHECKING:
@@ -197,6 +198,8 @@ class Retention:
         except (KafkaError, OSError) as error:
             if not record.gone and partition.being_opened:
                 look.unopened.append(partition)
+            elif isinstance(error, FencedError | NotLeaderOrFollowerError):
+                logger.debug("%s is left to the gateway that leads it now: %s", partition, error)
             elif not record.gone:
                 logger.warning("retention of %s failed, the next pass tries again: %s", partition, error)
         finally:

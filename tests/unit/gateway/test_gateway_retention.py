@@ -21,6 +21,7 @@ from kclient.gateway.retention import Cut, cut
 from kclient.htp import open_store
 from kclient.htp.embedded.files import Files
 from kclient.htp.port import SegmentInfo
+from kclient.records import RecordBatchFraming
 from tests.gateway_wire import Wire, batch_of, connect, names, running
 from tests.slow_store import Gates
 
@@ -246,6 +247,22 @@ async def test_partitions_that_are_still_being_opened_are_told_of_in_one_line(
         await wire.aclose()
     (told,) = [record.getMessage() for record in caplog.records]
     assert told.startswith("3 partitions are still being opened (t-")
+
+
+@pytest.mark.anyio
+async def test_a_partition_that_another_gateway_has_taken_over_is_left_to_it(caplog: pytest.LogCaptureFixture) -> None:
+    """It is no failure, and no pass of this gateway tries it again: a topic that moves may have thousands."""
+    store = open_store(f"memory:{next(names)}")
+    async with store, Gateway(store, listen=None) as gateway:
+        wire = connect(gateway)
+        await wire.create("t", retention_ms="60000")
+        await wire.produce("t", batch_of(b"a", b"b", timestamp=1000))
+        (topic,) = await store.manager.list_topics("t")
+        await store.broker.open(topic.place, RecordBatchFraming(), epoch=1000)
+        with anyio.fail_after(20), caplog.at_level("WARNING", "kclient.gateway.retention"):
+            assert await gateway.apply_retention() == 0
+        await wire.aclose()
+    assert not [record.getMessage() for record in caplog.records if record.name == "kclient.gateway.retention"]
 
 
 @pytest.mark.own_places
