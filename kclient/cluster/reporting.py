@@ -64,9 +64,13 @@ class MetricsReporting:
         """See the clients' `client_instance_id`."""
         return await self._telemetry.client_instance_id(timeout)
 
-    async def finish(self) -> None:
-        """The client ends: tell that, before its connections are closed. May be called again."""
+    async def finish(self, timeout: float | None = None) -> None:
+        """The client ends: tell that, before its connections are closed. May be called again.
+
+        Args:
+            timeout: Seconds that the client has left for that; None for enough.
+        """
         if self._task is not None:
             self._task.cancel()
         self.registry.close()
-        await self._telemetry.finish()
+        await self._telemetry.finish(timeout)

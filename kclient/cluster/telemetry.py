@@ -15,7 +15,14 @@ import anyio.to_thread
 
 from kclient.arguments import check_timeout, in_seconds
 from kclient.concurrency import Completion, Wakeup
-from kclient.errors import IllegalStateError, KafkaError, KafkaTimeoutError, UnsupportedVersionError
+from kclient.errors import (
+    ClosedError,
+    IllegalStateError,
+    KafkaError,
+    KafkaTimeoutError,
+    UnsupportedVersionError,
+    error_for,
+)
 from kclient.metrics.otlp import encode_metrics
 from kclient.metrics.telemetry import Telemetry, TelemetryPoints, TelemetryState, TelemetrySubscription
 from kclient.protocol.messages import (
@@ -79,6 +86,8 @@ class TelemetryDriver:
         self._task: TaskHandle | None = None
         self._connection: Connection | None = None
         self._told = False
+        self._refusal = ""
+        """What the cluster answered last, where that was no id."""
         if enabled:
             cluster.on_connected.append(self._connected)
 
@@ -91,6 +100,8 @@ class TelemetryDriver:
             timeout = self._cluster.config.default_api_timeout_ms / 1000
         if not self._enabled:
             raise IllegalStateError("No metrics are pushed: set enable.metrics.push to true for a client instance id")
+        if self._known.done:
+            return UUID(bytes=self._known.result())
         found: UUID | None = None
         with anyio.move_on_after(timeout):
             if not self._known.done:
@@ -100,7 +111,8 @@ class TelemetryDriver:
             found = UUID(bytes=await self._known.wait())
         if found is None:
             text = f"The cluster told no client instance id within {in_seconds(timeout)}"
-            raise KafkaTimeoutError(f"{text}: {self._cluster.trouble}" if self._cluster.trouble else text)
+            why = self._refusal or self._cluster.trouble
+            raise KafkaTimeoutError(f"{text}: {why}" if why else text)
         return found
 
     # ------------------------------------------------------------------ the task
@@ -159,6 +171,10 @@ class TelemetryDriver:
         if answer.error_code:
             logger.debug("the cluster does not say which metrics it wants: error code %d", answer.error_code)
             machine.refused(answer.error_code, self._cluster.clock())
+            reason = error_for(answer.error_code).message
+            self._refusal = f"{connection.address} does not name this client (KIP-714): {reason}"
+            if machine.over:
+                self._known.set_error(error_for(answer.error_code, self._refusal))
             return
         subscription = TelemetrySubscription(
             bytes(answer.client_instance_id),
@@ -207,7 +223,11 @@ class TelemetryDriver:
             data = encode_metrics(points, resource)
             return data if kind == CompressionType.NONE else compress(CompressionType(kind), data)
 
-        data = await anyio.to_thread.run_sync(make)  # a consumer may have metrics of thousands of partitions
+        try:  # a consumer may have metrics of thousands of partitions, and those of the application may block
+            data = await anyio.to_thread.run_sync(make, abandon_on_cancel=True)
+        except Exception:  # it may be the application's code: the client goes on without
+            logger.exception("metrics could not be collected: none are pushed this time")
+            return None
         if subscription.max_bytes and len(data) > subscription.max_bytes:
             if not self._told:
                 self._told = True
@@ -226,15 +246,21 @@ class TelemetryDriver:
             metrics=data,
         )
 
-    async def finish(self) -> None:
-        """The client closes: push once more, if the cluster wants metrics and is at hand. May be called again."""
+    async def finish(self, timeout: float | None = None) -> None:
+        """The client closes: push once more, if the cluster wants metrics and is at hand. May be called again.
+
+        Args:
+            timeout: Seconds that the client has left for that; None for enough.
+        """
+        seconds = _LAST_PUSH_S if timeout is None else min(timeout, _LAST_PUSH_S)
         machine, connection = self._machine, self._connection
         machine.close()
         if self._task is not None:
             self._task.cancel()
+        self._known.set_error(ClosedError("The client was closed before the cluster told its client instance id"))
         if machine.terminating:
-            if machine.pushes and connection is not None and not connection.closed:
-                with anyio.move_on_after(_LAST_PUSH_S):
+            if machine.pushes and seconds > 0 and connection is not None and not connection.closed:
+                with anyio.move_on_after(seconds):
                     await self._push(connection)
             machine.close()
 

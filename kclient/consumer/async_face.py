@@ -76,12 +76,13 @@ class AsyncFace(FaceBase):
         core = self._core
         core.supervisor.check_loop()
         me = anyio.get_current_task().id
+        deadline = core.clock() + seconds
         if core.closing(me):
             try:
-                await self._close(core.clock() + seconds if seconds else None, me, leave_group)
+                await self._close(deadline if seconds else None, me, leave_group)
             finally:
                 try:
-                    await core.shut()
+                    await core.shut(max(deadline - core.clock(), 0.0))
                 finally:
                     try:
                         await core.supervisor.aclose()

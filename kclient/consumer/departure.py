@@ -29,7 +29,7 @@ class Departure:
         control: Gives the partitions up.
         notices: Tell callbacks.
         running: Whether the tasks that talk to brokers have not ended.
-        shut: Ends the tasks.
+        shut: Ends the tasks; it is told how many seconds are left.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Departure:
         control: FetchControl,
         notices: Notices,
         running: Callable[[], bool],
-        shut: Callable[[], Coroutine[Any, Any, None]],
+        shut: Callable[[float], Coroutine[Any, Any, None]],
     ) -> None:
         self._clock = clock
         self._group = group
@@ -66,12 +66,13 @@ class Departure:
         `tell`: see `Membership.leave`.
         """
         error: Exception | None = None
+        deadline = self._clock() + timeout
         try:
             if self._group is not None:
                 error = yield from self._depart(self._group, timeout, tell)
         finally:
             try:
-                yield Await(self._shut)
+                yield Await(self._shut, (max(deadline - self._clock(), 0.0),))
             finally:
                 failed = yield from self._notices.tell()
                 error = error or failed

@@ -150,6 +150,13 @@ class _Family:
         self.make = make
         self.made: dict[Hashable, list[Metric]] = {}
 
+    def now(self) -> dict[Hashable, list[Metric]]:
+        """The metrics of what there is now; the same object as before where nothing has come or gone."""
+        before, keys = self.made, dict.fromkeys(self.keys())
+        if keys.keys() != before.keys():
+            self.made = before = {key: before.get(key) or list(self.make(key)) for key in keys}
+        return before
+
 
 class MetricsRegistry:
     """The metrics of one client.
@@ -173,6 +180,8 @@ class MetricsRegistry:
         self._definitions: list[Callable[[], Iterable[Metric]]] = [self._own]
         self._families: list[_Family] = []
         self._defined: dict[MetricName, Metric] | None = None
+        self._found: tuple[list[dict[Hashable, list[Metric]]], dict[MetricName, Metric]] | None = None
+        """What there was, and of which families that was put together."""
         self._count = 0
         self._told: dict[MetricName, Metric] | None = None
         """What reporters know of; None before they were told of anything."""
@@ -240,12 +249,13 @@ class MetricsRegistry:
         now = self._refreshed()
         if self._told is None:
             self._tell("init", tuple(now.values()))
-        else:
+        elif now is not self._told:
+            # a partition that has come back, or a broker at another address, has other metrics of the same names
             for name, metric in self._told.items():
-                if name not in now:
+                if now.get(name) is not metric:
                     self._tell("metric_removal", metric)
             for name, metric in now.items():
-                if name not in self._told:
+                if self._told.get(name) is not metric:
                     self._tell("metric_change", metric)
         self._told = now
 
@@ -267,12 +277,14 @@ class MetricsRegistry:
         """What there is now. Of several threads that ask at once each makes what it lacks; the last one wins."""
         if self._defined is None:
             self._defined = {metric.name: metric for definition in self._definitions for metric in definition()}
+        made, known = [family.now() for family in self._families], self._found
+        if known is not None and all(before is now for before, now in zip(known[0], made, strict=False)):
+            return known[1]  # nothing has come or gone: there may be metrics of thousands of partitions
         found = dict(self._defined)
-        for family in self._families:
-            before, keys = family.made, family.keys()
-            family.made = {key: before.get(key) or list(family.make(key)) for key in keys}
-            found.update((metric.name, metric) for metrics in family.made.values() for metric in metrics)
+        for family in made:
+            found.update((metric.name, metric) for metrics in family.values() for metric in metrics)
         self._count = len(found)
+        self._found = made, found
         return found
 
     def _own(self) -> Iterator[Metric]:

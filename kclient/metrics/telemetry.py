@@ -243,6 +243,8 @@ class TelemetryPoints:
                 points.append(Point(told, labels, value, now_ns))
             elif subscription.delta:
                 before, since_ns = self._pushed.get(name, (0.0, self._began_ns))
+                if value < before:  # it began anew: that of a broker which is at another address
+                    before = 0.0
                 self._pushed[name] = value, now_ns
                 points.append(Point(told, labels, value - before, now_ns, Temporality.DELTA, since_ns))
             else:
@@ -255,7 +257,7 @@ def _number_of(metric: Metric) -> float | None:
     try:
         value = metric.value
         found = None if isinstance(value, str) else float(value)
-    except Exception as error:  # noqa: BLE001  (the user's code: the other metrics are pushed all the same)
+    except BaseException as error:  # noqa: BLE001  (the user's code, in a thread: the other metrics are pushed)
         logger.warning("the metric %r has no value that can be pushed: %r", metric.name.name, error)
         return None
     return None if found is None or isnan(found) else found

@@ -38,6 +38,9 @@ class BrokerTraffic:
 
     def received(self, size: int, seconds: float) -> None:
         """A response has come, so many seconds after its request was made."""
+        windows = self._windows
+        if windows.clock() >= windows.due:
+            windows.look()
         self.responses.add(size)
         self.latency.add(seconds * 1000)
 

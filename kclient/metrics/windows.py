@@ -92,13 +92,20 @@ class MetricWindows:
                 return
             first = self.due
             self.due += passed * self.seconds
-            tallies = list(self._tallies)
+            tallies = self._all()
             for number in range(max(passed - self.samples, 0), passed):
                 self._starts.append(first + number * self.seconds)
                 for tally in tallies:
                     tally.roll()
         finally:
             self._lock.release()
+
+    def _all(self) -> list[MetricTally]:
+        while True:
+            try:
+                return list(self._tallies)
+            except RuntimeError:  # another thread has added one amid it
+                continue
 
     def span(self, windows: int, now: float) -> float:
         """The seconds that a number is divided by to have its rate.

@@ -396,6 +396,7 @@ class ProducerLifecycle:
         if self.status.state is ClientState.RUNNING:
             self.status.go(ClientEvent.CLOSE)
         self.buffer.close()
+        deadline = None if timeout is None else self._clock() + timeout
         try:
             if timeout is None or timeout > 0:
                 with anyio.move_on_after(timeout):
@@ -404,9 +405,9 @@ class ProducerLifecycle:
                         await driver.finish()
                     await wait_for_batches(self.buffer.incomplete)
         finally:
-            await to_the_end(self._end)
+            await to_the_end(partial(self._end, None if deadline is None else max(deadline - self._clock(), 0.0)))
 
-    async def _end(self) -> None:
+    async def _end(self, left: float | None) -> None:
         parts = self._started()
         error = ClosedError("The producer was closed before the record was acknowledged")
         self._gave_up(parts.sender.abort(error), "the producer was closed before they were acknowledged")
@@ -414,8 +415,10 @@ class ProducerLifecycle:
             self.reports.take_failures()  # the end of the transaction that they were part of told of them
         parts.dispatcher.stop()
         parts.task.cancel()
-        await parts.reporting.finish()
-        await parts.cluster.aclose()
+        try:
+            await parts.reporting.finish(left)
+        finally:
+            await parts.cluster.aclose()
         if self.status.state is ClientState.CLOSING:
             self.status.go(ClientEvent.CLOSED)
 

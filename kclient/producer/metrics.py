@@ -98,10 +98,12 @@ class ProducerMetrics:
 
     def throttled(self, seconds: float) -> None:
         """An answer said for how long the broker holds the producer back; 0 if it does not."""
+        self.windows.look()
         self.throttle_time.add(seconds * 1000)
 
     def sent(self, batch: ProducerBatch) -> None:
         """The broker has a batch."""
+        self.windows.look()  # the window may be over in which it was sent
         topic = self.topic(batch.tp.topic)
         topic.sent.add(batch.count)
         topic.bytes.add(batch.wire_size)
@@ -109,10 +111,12 @@ class ProducerMetrics:
 
     def failed(self, batch: ProducerBatch) -> None:
         """A batch was given up."""
+        self.windows.look()
         self.topic(batch.tp.topic).failed.add(batch.count)
 
     def retried(self, batch: ProducerBatch) -> None:
         """A batch is sent again."""
+        self.windows.look()
         self.topic(batch.tp.topic).retried.add(batch.count)
 
     def split(self) -> None:

@@ -200,6 +200,7 @@ class Sending:
             return LoadTopic(topic, number, max(left, 0.0))
         if left <= 0:
             self._check()
+            self._metrics.windows.look()
             self._metrics.exhausted.add()
             raise BufferExhaustedError(
                 f"No room became free in buffer.memory ({self._buffer_memory} bytes) within "

@@ -87,10 +87,10 @@ class SyncFace(StartedByWith, FaceBase):
             return  # what a call of this calls
         portal = self._beginning.end()  # first of all: where it refuses, a later call closes
         _open_consumers.discard(self)
+        deadline = core.clock() + seconds
         try:
             try:
                 if core.closing(me):
-                    deadline = core.clock() + seconds
                     poll = self._claims.get(_POLL)
                     if seconds and poll is not None and poll.thread != me and self._is_live(poll):
                         self._wait_out(poll, deadline)  # its rebalance goes on no more then
@@ -100,7 +100,7 @@ class SyncFace(StartedByWith, FaceBase):
                     return
             finally:
                 if core.life.closure.is_by(me):
-                    self._beginning.begun().call(self._shut)
+                    self._beginning.begun().call(self._shut, max(deadline - core.clock(), 0.0))
         except BaseException:
             if portal is not None and core.life.closure.is_by(me):  # interrupted at last: it ends without this call
                 portal.spawn(self._shut)
@@ -115,9 +115,9 @@ class SyncFace(StartedByWith, FaceBase):
         """Whether `close` is called by what it calls; else one that was interrupted repeatedly has left it undone."""
         return stands_in(sys._getframe(2), _CLOSE_CODE, "self", self)
 
-    async def _shut(self) -> None:
+    async def _shut(self, left: float = 0.0) -> None:
         try:
-            await self._core.shut()
+            await self._core.shut(left)
         finally:
             try:
                 await self._core.supervisor.aclose()

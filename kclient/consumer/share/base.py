@@ -50,7 +50,9 @@ class ShareConsumerBase(FaceBase):
         return self._core.polling.poll(deadline, take)
 
     def _departure(self, timeout: float, leave_group: bool | None) -> Script:
-        return self._core.polling.close(timeout, self._core.shut)
+        core = self._core
+        deadline = core.clock() + timeout
+        return core.polling.close(timeout, lambda: core.shut(max(deadline - core.clock(), 0.0)))
 
     # ------------------------------------------------------------------ what to read
 

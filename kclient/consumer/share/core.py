@@ -306,18 +306,22 @@ class ShareConsumerCore:
         finally:
             await self.shut()
 
-    async def _disconnect(self) -> None:
+    async def _disconnect(self, left: float | None) -> None:
         try:
-            await self.reporting.finish()
+            await self.reporting.finish(left)
         finally:
             await self.cluster.aclose()
 
-    async def shut(self) -> None:
-        """End the tasks and close the connections."""
+    async def shut(self, left: float | None = None) -> None:
+        """End the tasks and close the connections.
+
+        Args:
+            left: Seconds that there are to push metrics once more; None for enough.
+        """
         self.life.end()
         self._tasks.end()
         try:
-            await to_the_end(self._disconnect)
+            await to_the_end(self._disconnect, left)
         finally:
             self.waits.signal_progress()
             self.readiness.signal()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -122,3 +123,34 @@ def test_names_outside_the_client_are_those_of_kip_714() -> None:
     assert telemetry_name(name) == "org.apache.kafka.producer.topic.record.send.rate"
     assert attributes(name) == {"client_id": "me", "node_id": "node-1"}
     assert attributes(name, client_id=False) == {"node_id": "node-1"}
+
+
+def test_what_has_come_back_is_told_anew() -> None:
+    """A partition that was revoked and assigned again within a second has other numbers under the same name."""
+    noting = Noting()
+    made, _ = registry(noting)
+    states: list[list[float]] = [[1.0]]
+    group = made.group("p-metrics", topic="a")
+    made.family(lambda: map(id, states), lambda _: [group.gauge("lag", "", partial(states[0].__getitem__, 0))])
+    made.report()
+    old = states.pop()
+    states.append([2.0])
+    noting.calls.clear()
+    made.report()
+    tags = {"client-id": "me", "topic": "a"}
+    assert noting.calls == [("gone", tags), ("new", tags)]
+    assert made.metrics().value("lag", topic="a") == 2.0
+    assert old == [1.0]
+
+
+def test_nothing_is_put_together_where_nothing_has_changed() -> None:
+    made, topics = registry()
+    topics.append("a")
+    before = made.metrics().find("size", topic="a")
+    names = iter(made.metrics())
+    made.metrics()
+    assert len(list(names)) == len(made.metrics())
+    topics.append("b")
+    assert made.metrics().find("size", topic="a") is before
+    assert made.metrics().value("size", topic="b") == 8
+    assert made.metrics().value("count", "kafka-metrics-count") == len(made.metrics())

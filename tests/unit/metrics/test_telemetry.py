@@ -162,3 +162,10 @@ def test_a_metric_of_the_application_that_fails_is_left_out() -> None:
         found[name] = Metric(name, measure)
     points = TelemetryPoints(0).of(found, subscription("*"), 1)
     assert [point.name for point in points] == ["org.apache.kafka.producer.fine"]
+
+
+def test_a_sum_that_began_anew_is_no_negative_one() -> None:
+    points, wanted = TelemetryPoints(5), subscription("*")
+    told(points, wanted, 10, ("send-total", MetricKind.COUNTER, 9.0))
+    found = told(points, wanted, 20, ("send-total", MetricKind.COUNTER, 2.0))
+    assert found == [("producer.send.total", 2.0, Temporality.DELTA, 10)]

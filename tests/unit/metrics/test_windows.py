@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import gc
+import sys
+import threading
 from math import isnan
 
 import pytest
 
+from kclient.metrics.traffic import Traffic
 from kclient.metrics.windows import MetricTally, MetricWindows, Percentiles, highest_of, mean_of, percentile_of, rate_of
+from kclient.producer.metrics import ProducerMetrics
 
 
 class Clock:
@@ -130,3 +134,43 @@ def test_a_number_that_nobody_has_is_forgotten() -> None:
     clock.now += 30
     made.look()
     assert list(made._tallies) == [kept]
+
+
+def test_what_is_answered_after_its_window_counts_in_the_next() -> None:
+    """A response that took longer than all windows is not forgotten by the time that somebody looks."""
+    clock, made = windows()
+    traffic = Traffic(made).broker("a")
+    counted = ProducerMetrics(made)
+    counted.request([], clock.now)
+    traffic.sent(10)
+    clock.now += 100
+    traffic.received(20, 100.0)
+    counted.throttled(3.0)
+    made.look()
+    assert highest_of(traffic.latency) == 100_000
+    assert rate_of(made, traffic.responses) > 0
+    assert highest_of(counted.throttle_time) == 3000
+
+
+def test_numbers_are_made_in_one_thread_while_windows_begin_in_another() -> None:
+    clock, made = windows()
+    kept = [made.tally() for _ in range(3000)]
+    over = threading.Event()
+
+    def make() -> None:
+        while not over.is_set():
+            kept.append(made.tally())
+            del kept[3000:]
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    thread = threading.Thread(target=make)
+    thread.start()
+    try:
+        for _ in range(30):
+            clock.now += 30
+            made.look()
+    finally:
+        sys.setswitchinterval(interval)
+        over.set()
+        thread.join()
