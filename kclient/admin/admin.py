@@ -27,12 +27,12 @@ from kclient.admin.types import ClusterDescription, operations_in
 from kclient.admin.users import UserOperations
 from kclient.arguments import AS_LONG_AS_IT_TAKES, check_flag, check_timeout
 from kclient.cluster import Closing, Cluster, Trial, version_for
-from kclient.cluster.controllers import CONTROLLERS
+from kclient.cluster.controllers import CONTROLLERS, NAMES_CONTROLLERS
 from kclient.cluster.own_metrics import OwnMetrics
 from kclient.cluster.reporting import MetricsReporting
 from kclient.concurrency import Supervisor, to_the_end
 from kclient.config import AdminConfig, ConfigInput
-from kclient.errors import ClosedError, IllegalStateError, UnsupportedVersionError
+from kclient.errors import ClosedError, ErrorCode, IllegalStateError, UnsupportedVersionError
 from kclient.metrics.metric import Metrics
 from kclient.metrics.registry import MetricsRegistry, registry_for
 from kclient.metrics.traffic import Traffic
@@ -231,6 +231,12 @@ class Admin(
         if self._cluster.controllers:
             request.endpoint_type = CONTROLLERS
 
+        def check(answer: DescribeClusterResponse) -> None:
+            message = answer.error_message
+            if answer.error_code == ErrorCode.MISMATCHED_ENDPOINT_TYPE and self._cluster.controllers:
+                message = f"{message} ({NAMES_CONTROLLERS})"
+            check_code(answer.error_code, "The cluster", message)
+
         async def ask_one(trial: Trial, connection: Connection) -> DescribeClusterResponse:
             if include_fenced_brokers and version_for(connection, DescribeClusterRequest) < _FIRST_WITH_FENCED:
                 raise UnsupportedVersionError(f"{connection.address} does not tell of fenced brokers (Kafka 4.0 does)")
@@ -239,7 +245,7 @@ class Admin(
                 connection,
                 request,
                 DescribeClusterResponse,
-                check=lambda answer: check_code(answer.error_code, "The cluster", answer.error_message),
+                check=check,
             )
 
         async def ask(trial: Trial) -> DescribeClusterResponse:

@@ -24,6 +24,9 @@ _FIRST: Final = 1
 
 INSTEAD: Final = "talk to brokers, with bootstrap.servers instead of bootstrap.controllers"
 
+NAMES_CONTROLLERS: Final = "bootstrap.controllers has to name controllers"
+"""The remedy where a broker answers."""
+
 
 def check_controller(connection: Connection) -> None:
     """Whether somebody at the other end can tell of controllers.
@@ -53,7 +56,7 @@ async def metadata_of_controllers(
     told = await ask(DescribeClusterRequest(include_cluster_authorized_operations=False, endpoint_type=CONTROLLERS))
     if told.error_code:
         error = error_for(told.error_code)
-        error.message = f"{told.error_message or error.message} (bootstrap.controllers has to name controllers)"
+        error.message = f"{told.error_message or error.message} ({NAMES_CONTROLLERS})"
         raise error
     return MetadataResponse(
         brokers=[

@@ -16,7 +16,8 @@ class MetricsReporter:
     """Is told which metrics a client has, and reads their values when it wants (`metric.reporters`).
 
     Any object with these four methods will do. They run in the client's event loop and must not block; an exception is
-    logged and ignored. A metric's `value` may be read at any time, in any thread.
+    logged and ignored. A metric's `value` may be read at any time, in any thread. Each client needs an object of its
+    own, which a class gives it: `close` is not told whose end it is.
     """
 
     def init(self, metrics: Sequence[Metric]) -> None:

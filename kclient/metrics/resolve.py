@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from kclient.arguments import shown
-from kclient.errors import ConfigError
+from kclient.errors import ConfigError, KafkaError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,7 +24,7 @@ def resolve_reporters(given: Iterable[Any]) -> tuple[MetricsReporter, ...]:
         given: Reporters, classes of them, or `prometheus` and `otel`.
 
     Raises:
-        ConfigError: One is none.
+        ConfigError: One is none, or its class cannot be called without arguments.
         MissingExtraError: What one needs is not installed.
     """
     return tuple(_resolved(each) for each in given)
@@ -39,7 +39,7 @@ def _resolved(given: Any) -> MetricsReporter:
         from kclient.metrics.otel import OpenTelemetryReporter
 
         return OpenTelemetryReporter()
-    made = given() if isinstance(given, type) else given
+    made = _made(given) if isinstance(given, type) else given
     lacking = [method for method in _METHODS if not callable(getattr(made, method, None))]
     if lacking:
         raise ConfigError(
@@ -47,3 +47,14 @@ def _resolved(given: Any) -> MetricsReporter:
             f"{shown(given)} has no {lacking[0]}"
         )
     return cast("MetricsReporter", made)
+
+
+def _made(given: type) -> Any:
+    try:
+        return given()
+    except KafkaError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"metric.reporters: calling {shown(given)} without arguments raised {error!r}; give an object instead"
+        ) from error

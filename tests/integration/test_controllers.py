@@ -75,12 +75,24 @@ async def test_brokers_are_no_controllers(kafka: KafkaServer) -> None:
     async with Admin(bootstrap_controllers=kafka.bootstrap, default_api_timeout_ms=5000) as admin:
         with pytest.raises(MismatchedEndpointTypeError, match=r"bootstrap\.controllers has to name controllers"):
             await admin.describe_metadata_quorum()
+        with pytest.raises(MismatchedEndpointTypeError, match=r"bootstrap\.controllers has to name controllers"):
+            await admin.describe_cluster()
+
+
+@pytest.mark.kafka
+async def test_controllers_are_no_brokers(controllers: str) -> None:
+    """What asks brokers fails within its time, with a cause."""
+    async with Admin(bootstrap_servers=controllers) as admin:
+        for call in (admin.describe_cluster, admin.list_topics):
+            with anyio.fail_after(10), pytest.raises(KafkaError) as caught:
+                await call(timeout=2.0)
+            print(repr(str(caught.value)))
 
 
 async def test_a_gateway_has_none() -> None:
     with memory_broker() as address:
         async with Admin(bootstrap_controllers=address, default_api_timeout_ms=5000) as admin:
-            with pytest.raises(KafkaError) as caught:
+            with pytest.raises(KafkaError, match=r"bootstrap\.controllers has to name controllers") as caught:
                 await admin.describe_cluster()
             assert not isinstance(caught.value, KafkaTimeoutError)
 

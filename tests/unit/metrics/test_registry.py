@@ -118,6 +118,16 @@ def test_a_reporter_is_any_object_with_the_methods() -> None:
         resolve_reporters([object()])
 
 
+def test_a_class_that_needs_arguments_is_no_reporter() -> None:
+    class Needs(Noting):
+        def __init__(self, place: str) -> None:
+            super().__init__()
+            self.place = place
+
+    with pytest.raises(ConfigError, match="give an object instead"):
+        resolve_reporters([Needs])
+
+
 def test_names_outside_the_client_are_those_of_kip_714() -> None:
     name = MetricName("record-send-rate", "producer-topic-metrics", tags={"client-id": "me", "node-id": "node-1"})
     assert telemetry_name(name) == "org.apache.kafka.producer.topic.record.send.rate"
