@@ -27,7 +27,7 @@ from kclient.admin.types import ClusterDescription, operations_in
 from kclient.admin.users import UserOperations
 from kclient.arguments import AS_LONG_AS_IT_TAKES, check_flag, check_timeout
 from kclient.cluster import Closing, Cluster, Trial, version_for
-from kclient.cluster.controllers import CONTROLLERS, NAMES_CONTROLLERS
+from kclient.cluster.controllers import CONTROLLERS, NAMES_BROKERS, NAMES_CONTROLLERS
 from kclient.cluster.own_metrics import OwnMetrics
 from kclient.cluster.reporting import MetricsReporting
 from kclient.concurrency import Supervisor, to_the_end
@@ -233,8 +233,8 @@ class Admin(
 
         def check(answer: DescribeClusterResponse) -> None:
             message = answer.error_message
-            if answer.error_code == ErrorCode.MISMATCHED_ENDPOINT_TYPE and self._cluster.controllers:
-                message = f"{message} ({NAMES_CONTROLLERS})"
+            if answer.error_code == ErrorCode.MISMATCHED_ENDPOINT_TYPE:
+                message = f"{message} ({NAMES_CONTROLLERS if self._cluster.controllers else NAMES_BROKERS})"
             check_code(answer.error_code, "The cluster", message)
 
         async def ask_one(trial: Trial, connection: Connection) -> DescribeClusterResponse:

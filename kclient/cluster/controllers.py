@@ -13,6 +13,7 @@ from kclient.protocol.messages import (
     MetadataResponse,
     MetadataResponseBroker,
 )
+from kclient.protocol.registry import ApiKey
 
 if TYPE_CHECKING:
     from kclient.net.connection import Connection
@@ -26,6 +27,8 @@ INSTEAD: Final = "talk to brokers, with bootstrap.servers instead of bootstrap.c
 
 NAMES_CONTROLLERS: Final = "bootstrap.controllers has to name controllers"
 """The remedy where a broker answers."""
+NAMES_BROKERS: Final = "bootstrap.servers has to name brokers; bootstrap.controllers of Admin is for controllers"
+"""The remedy where a controller answers."""
 
 
 def check_controller(connection: Connection) -> None:
@@ -36,6 +39,16 @@ def check_controller(connection: Connection) -> None:
     """
     if version_for(connection, DescribeClusterRequest) < _FIRST:
         raise UnsupportedVersionError(f"{connection.address} does not tell of controllers (Kafka 3.7 does): {INSTEAD}")
+
+
+def check_broker(connection: Connection) -> None:
+    """Whether somebody at the other end can tell of topics.
+
+    Raises:
+        UnsupportedVersionError: It is a controller.
+    """
+    if ApiKey.METADATA not in connection.api_versions:
+        raise UnsupportedVersionError(f"{connection.address} does not have the API METADATA: {NAMES_BROKERS}")
 
 
 async def metadata_of_controllers(

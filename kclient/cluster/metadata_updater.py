@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 import anyio
 
 from kclient.cluster import news
-from kclient.cluster.controllers import check_controller, metadata_of_controllers
+from kclient.cluster.controllers import check_broker, check_controller, metadata_of_controllers
 from kclient.cluster.trial import Trial
 from kclient.concurrency import Completion
 from kclient.errors import AuthenticationError, BrokerConnectionError, ErrorCode, KafkaError, error_for
@@ -173,6 +173,7 @@ class MetadataUpdater:
             requests.append(_metadata_request(sorted(create), create=True))
 
         async def ask(connection: Connection) -> MetadataResponse:
+            check_broker(connection)
             send = self._requests.request_on
             answers = [await send(connection, request, response=MetadataResponse) for request in requests]
             found = answers[-1]
