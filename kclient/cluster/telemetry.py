@@ -87,7 +87,7 @@ class TelemetryDriver:
         self._connection: Connection | None = None
         self._told = False
         self._refusal = ""
-        """What the cluster answered last, where that was no id."""
+        """Why the cluster told no id when it was asked last."""
         if enabled:
             cluster.on_connected.append(self._connected)
 
@@ -163,6 +163,7 @@ class TelemetryDriver:
             answer = await self._cluster.request_on(connection, request, response=GetTelemetrySubscriptionsResponse)
         except KafkaError as error:
             logger.debug("the cluster did not say which metrics it wants: %s", error)
+            self._refusal = str(error)
             if machine.state is TelemetryState.SUBSCRIPTION_IN_PROGRESS:
                 machine.failed(self._cluster.clock())
             return
