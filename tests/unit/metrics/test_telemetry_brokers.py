@@ -152,7 +152,7 @@ async def test_odd_subscriptions(interval: int, most: int) -> None:
     assert kafka.count(PushTelemetryRequest) == (1 if most in {0, 2**31 - 1} else 0), "as it closed"
 
 
-@pytest.mark.parametrize("code", [-1, *range(1, 130), 9999])
+@pytest.mark.parametrize("code", [-1, 29, 31, 35, 42, 76, 87, 89, 116, 117, 118, 9999])
 async def test_a_push_that_is_refused_hurts_nobody(code: int) -> None:
     async with (
         cluster(pushed=lambda *_: PushTelemetryResponse(error_code=code)) as kafka,
