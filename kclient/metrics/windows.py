@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from math import exp2, floor, inf, log2, nan
 from threading import Lock
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 from weakref import WeakSet
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ __all__ = [
     "percentile_of",
     "rate_of",
 ]
+
+V = TypeVar("V")
 
 _PER_DOUBLING: Final = 16
 """Buckets in which values up to twice as large lie: a percentile is right to 4.5 %."""
@@ -125,7 +127,7 @@ class MetricWindows:
 class MetricTally:
     """How many values there were, their sum and the greatest: since the start, and in the windows that count."""
 
-    __slots__ = ("__weakref__", "_highs", "_marks", "count", "high", "total")
+    __slots__ = ("__weakref__", "_highs", "_marks", "_samples", "count", "high", "total")
 
     def __init__(self) -> None:
         self.count: int = 0
@@ -134,13 +136,14 @@ class MetricTally:
         """Their sum since the start."""
         self.high: float = -inf
         """The greatest value of the present window."""
-        self._marks: deque[tuple[int, float]] = deque()
-        self._highs: deque[float] = deque()
+        self._samples = 1
+        self._marks: tuple[tuple[int, float], ...] = ()  # a deque of two takes ten times as much memory
+        self._highs: tuple[float, ...] = ()
 
     def begin(self, samples: int) -> None:
         """Keep so many windows."""
-        self._marks = deque([(0, 0.0)], maxlen=samples)
-        self._highs = deque(maxlen=samples - 1)
+        self._samples = samples
+        self._marks = ((0, 0.0),)
 
     def add(self, value: float = 1.0) -> None:
         """One more value."""
@@ -151,9 +154,13 @@ class MetricTally:
 
     def roll(self) -> None:
         """The next window begins."""
-        self._marks.append((self.count, self.total))
-        self._highs.append(self.high)
+        self._marks = (*self._marks, (self.count, self.total))[-self._samples :]
+        self._highs = self._kept(self._highs, self.high)
         self.high = -inf
+
+    def _kept(self, before: tuple[V, ...], last: V) -> tuple[V, ...]:
+        """What is kept of the windows that have passed, when another one has."""
+        return (*before, last)[-self._samples + 1 :] if self._samples > 1 else ()
 
     @property
     def windows(self) -> int:
@@ -181,11 +188,7 @@ class MetricSpread(MetricTally):
         super().__init__()
         self.low: float = inf
         """The smallest value of the present window."""
-        self._lows: deque[float] = deque()
-
-    def begin(self, samples: int) -> None:
-        super().begin(samples)
-        self._lows = deque(maxlen=samples - 1)
+        self._lows: tuple[float, ...] = ()
 
     def add(self, value: float = 1.0) -> None:
         super().add(value)
@@ -194,7 +197,7 @@ class MetricSpread(MetricTally):
 
     def roll(self) -> None:
         super().roll()
-        self._lows.append(self.low)
+        self._lows = self._kept(self._lows, self.low)
         self.low = inf
 
     @property
@@ -211,11 +214,7 @@ class Percentiles(MetricTally):
     def __init__(self) -> None:
         super().__init__()
         self._buckets: dict[int, int] = {}
-        self._before: deque[dict[int, int]] = deque()
-
-    def begin(self, samples: int) -> None:
-        super().begin(samples)
-        self._before = deque(maxlen=samples - 1)
+        self._before: tuple[dict[int, int], ...] = ()
 
     def add(self, value: float = 1.0) -> None:
         super().add(value)
@@ -227,7 +226,7 @@ class Percentiles(MetricTally):
 
     def roll(self) -> None:
         super().roll()
-        self._before.append(self._buckets)
+        self._before = self._kept(self._before, self._buckets)
         self._buckets = {}
 
     def distribution(self) -> list[tuple[float, int]]:
