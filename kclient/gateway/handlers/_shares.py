@@ -38,6 +38,7 @@ PER_PARTITION: Final = 300
 """About how many bytes of memory a partition takes while a request is answered, beside its records."""
 RENEWING_SINCE: Final = 2
 """The version from which on locks are renewed (KIP-1222)."""
+_KINDS: Final = frozenset(KINDS)
 _LONGEST_MEMBER: Final = 36
 """Characters of a member's id (KIP-1082)."""
 _MOVED: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
@@ -82,11 +83,12 @@ def named(topics: Iterable[_Topic]) -> Iterator[tuple[PartitionId, Sequence[_Bat
             yield PartitionId(topic.topic_id, each.partition_index), each.acknowledgement_batches
 
 
-def verdicts_of(batches: Iterable[_Batch], *, renewing: bool) -> list[Verdicts]:
+async def verdicts_of(batches: Iterable[_Batch], pace: Pace, *, renewing: bool) -> list[Verdicts]:
     """What a request says of a partition.
 
     Args:
         batches: As it says it.
+        pace: Where others have their turn.
         renewing: Whether it says that it renews locks.
 
     Raises:
@@ -95,12 +97,14 @@ def verdicts_of(batches: Iterable[_Batch], *, renewing: bool) -> list[Verdicts]:
     found: list[Verdicts] = []
     least = 0
     for batch in batches:
+        if pace.over:
+            await pace.pause()
         first, last, kinds = batch.first_offset, batch.last_offset, batch.acknowledge_types
         if not least <= first <= last:
             raise InvalidRequestError(f"the offsets from {first} to {last} are not behind those before, or none")
         if len(kinds) not in (1, last - first + 1):
             raise InvalidRequestError(f"{len(kinds)} types of acknowledgement are not 1, nor one for each offset")
-        if not all(kind in KINDS for kind in kinds):
+        if not _KINDS.issuperset(kinds):
             raise InvalidRequestError(f"there is no such type of acknowledgement among {sorted(set(kinds))[:10]}")
         if RENEW in kinds and not renewing:
             raise InvalidRequestError("a request that renews locks has to be version 2, and to say so (IsRenewAck)")
@@ -185,7 +189,7 @@ class ShareRequests:
                 await pace.pause()
             found[key] = PartOutcome()
             try:
-                writing = self._say(client, name, key, verdicts_of(batches, renewing=renewing))
+                writing = self._say(client, name, key, await verdicts_of(batches, pace, renewing=renewing))
             except KafkaError as error:
                 found[key] = PartOutcome.of(error)
             else:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from itertools import islice
 from typing import ClassVar, Final, cast
 
 import anyio
@@ -52,6 +53,8 @@ from kclient.types import Buffer
 
 _SOON_S: Final = 0.5
 """Seconds in which what was delivered of partitions is to be read; others are answered without these."""
+_AT_ONCE: Final = 1_000
+"""Batches of a partition that are looked at before others have their turn; what is behind them is read anew."""
 _BATCH_OPTIMIZED: Final = 0
 _RECORD_LIMIT: Final = 1
 """The mode in which no more records are acquired than were asked for (KIP-1206)."""
@@ -204,14 +207,12 @@ class ShareFetchHandler(Handler):
             for number, code in () if late else fetch.errors.items():
                 if code != ErrorCode.OFFSET_OUT_OF_RANGE:  # an administrator has set one that is not there yet
                     fetching.errors[shares[number].key] = PartOutcome(code)
-            if not self._requests.sessions.is_current(fetching.session):
-                fetch.context.place.give_back()
-                raise ShareSessionNotFoundError("the share session has ended while its fetch has waited")
+            self._check_session(fetching)
             least = min(fetching.request.min_bytes, self._reader.limit(fetch))
             if fetch.size < least and not over and not fetching.errors and not fetch.full:
                 fetch.context.place.give_back()
                 return False
-            passed_over = self._acquire(fetching, fetch, shares)
+            passed_over = await self._acquire(fetching, fetch, shares, pace)
             fetch.context.place.give_back(but=fetching.size)
             if fetching.delivered or fetching.errors:
                 return True
@@ -292,12 +293,21 @@ class ShareFetchHandler(Handler):
 
     # Acquiring
 
-    def _acquire(self, fetching: _Fetching, fetch: Fetch, shares: list[LedShare]) -> bool:
+    def _check_session(self, fetching: _Fetching) -> None:
+        """Raise `ShareSessionNotFoundError` if the session has ended: with it, what its member had was given back."""
+        if not self._requests.sessions.is_current(fetching.session):
+            fetching.context.place.give_back()
+            raise ShareSessionNotFoundError("the share session has ended while its fetch has waited")
+
+    async def _acquire(self, fetching: _Fetching, fetch: Fetch, shares: list[LedShare], pace: Pace) -> bool:
         """Acquire of what was read as much as was asked for; returns whether something was passed over."""
         request, settings, member_id = fetching.request, fetching.settings, fetching.session.name.member_id
         until = self._clock.now() + settings.lock_ms / 1000
         left, passed_over = request.max_records, False
         for number, row in fetch.rows.items():
+            if pace.over:
+                await pace.pause()
+                self._check_session(fetching)
             share = shares[number]
             records = share.records
             if left <= 0 or records is None or not share.is_here:
@@ -363,7 +373,7 @@ class ShareFetchHandler(Handler):
 def _spans(row: FetchResponsePartitionData, places: list[SpanPlace]) -> Iterator[ReadSpan]:
     """The batches that were read, noted as they are looked at."""
     aborted = [(each.producer_id, each.first_offset) for each in row.aborted_transactions or ()]
-    for each in spans_of(row.records or b"", aborted):
+    for each in islice(spans_of(row.records or b"", aborted), _AT_ONCE):
         places.append(each)
         yield each.span
 

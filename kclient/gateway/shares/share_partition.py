@@ -8,7 +8,7 @@ has different neighbours, and no more than there may be records in flight.
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Final, NamedTuple
@@ -109,6 +109,7 @@ class _Run:
 
 
 _FIRST: Final = attrgetter("first")
+_LAST: Final = attrgetter("last")
 
 
 class RecordsInFlight:
@@ -123,6 +124,8 @@ class RecordsInFlight:
         self.start: int = start
         """The first offset that is not done with."""
         self._runs: list[_Run] = []
+        self.in_flight: int = 0
+        """How many records from the start to the end were delivered, whatever became of them."""
         self.deadline: float = _NEVER
         """Not later than the first lock is over, on the clock that `acquire` was told."""
         self.dirty: bool = False
@@ -148,11 +151,6 @@ class RecordsInFlight:
     def next_offset(self) -> int:
         """The first offset that may be acquired."""
         return next((run.first for run in self._runs if run.state is RecordState.AVAILABLE), self.end)
-
-    @property
-    def in_flight(self) -> int:
-        """How many records from the start to the end were delivered, whatever became of them."""
-        return sum(run.size for run in self._runs if not run.never_delivered)
 
     @property
     def complete(self) -> int:
@@ -265,7 +263,8 @@ class RecordsInFlight:
 
     def _available(self, first: int, last: int) -> Iterator[_Run]:
         """The runs that hold offsets from one to another, and are available."""
-        for run in self._runs[max(bisect_right(self._runs, first, key=_FIRST) - 1, 0) :]:
+        for place in range(max(bisect_right(self._runs, first, key=_FIRST) - 1, 0), len(self._runs)):
+            run = self._runs[place]
             if run.first > last:
                 break
             if run.last >= first and run.state is RecordState.AVAILABLE:
@@ -287,6 +286,7 @@ class RecordsInFlight:
             if most is not None:
                 last = min(last, first + min(left, room) - 1)
             self._runs.append(_Run(first, last, RecordState.ACQUIRED, 1, member, until))
+            self.in_flight += last - first + 1
             found.append(Delivered(first, last, 1))
         return found
 
@@ -313,6 +313,7 @@ class RecordsInFlight:
         for run in self._between(first, min(last, self.end - 1), last - first + 1):
             run.move(RecordEvent.LEAVE_OUT)
             run.deliveries = 0
+            self.in_flight -= run.size
         if self.end <= last:
             self._runs.append(_Run(self.end, last, RecordState.ARCHIVED, 0))
 
@@ -333,11 +334,11 @@ class RecordsInFlight:
             InvalidRequestError: Some were never delivered.
             InvalidRecordStateError: The member does not have some of them (any more).
         """
-        parts = [part for each in verdicts for part in _parts(each)]
-        for first, last, _ in parts:
-            self._check(member, max(first, self.start), last)
+        parts: list[tuple[int, int, int]] = []
+        for each in verdicts[bisect_left(verdicts, self.start, key=_LAST) :]:
+            self._check(member, max(each.first, self.start), each.last)  # it has so many: there are no more parts
+            parts += _parts(each, self.start)
         for first, last, kind in parts:
-            first = max(first, self.start)
             while first <= last:
                 place = self._at(first)
                 assert place is not None
@@ -452,7 +453,7 @@ class RecordsInFlight:
             self._runs.append(_Run(self.end, first - 1, RecordState.AVAILABLE, 0))
 
     def _tidy(self) -> None:
-        """Forget what is done with at the start, and make one run of neighbours that are alike."""
+        """Forget what is done with at the start, make one run of neighbours that are alike, and count records."""
         runs = self._runs
         done = 0
         while done < len(runs) and runs[done].state in _DONE:
@@ -465,14 +466,18 @@ class RecordsInFlight:
             else:
                 kept.append(run)
         self._runs = kept
+        self.in_flight = sum(run.size for run in kept if not run.never_delivered)
 
 
-def _parts(verdicts: Verdicts) -> Iterator[tuple[int, int, int]]:
-    """What was said, for neighbours of which the same was said."""
+def _parts(verdicts: Verdicts, start: int) -> Iterator[tuple[int, int, int]]:
+    """What was said of what is not below a start offset, for neighbours of which the same was said."""
     first, last, kinds = verdicts
+    below = max(start - first, 0)
+    first += below
     if len(kinds) == 1:
         yield first, last, kinds[0]
         return
+    kinds = kinds[below:]
     begin = 0
     for place in range(1, len(kinds) + 1):
         if place == len(kinds) or kinds[place] != kinds[begin]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -349,3 +350,27 @@ def test_what_comes_back_often_comes_in_smaller_parts_and_alone_at_last() -> Non
     assert found[:5] == [(0, 7, 1), (0, 7, 2), (0, 7, 3), (0, 3, 4), (0, 0, 5)]
     assert [part.first for part in found if part.deliveries == 5] == list(range(8))
     assert all(part.first == part.last for part in found if part.deliveries == 5)
+
+
+def test_many_small_batches_take_no_longer_than_they_are_many() -> None:
+    records, count = RecordsInFlight(0), 10_000
+    spans = [ReadSpan(each, each, True) for each in range(count)]
+    began = time.process_time()
+    for member in "abc":
+        found = records.acquire(
+            member, 0, spans, most=count, batch_size=1, strict=False, locks=count, deliveries=5, until=30.0
+        )
+        records.acknowledge(
+            member, [Verdicts(each.first, each.last, [RELEASE]) for each in found[::2]], most=5, until=60.0
+        )
+    assert time.process_time() - began < 5  # each with each it were forty
+
+
+def test_what_is_said_of_records_that_are_done_with_is_not_looked_at() -> None:
+    records = RecordsInFlight(0)
+    acquire(records, 10)
+    records.advance(4)
+    said = [Verdicts(0, 2, [ACCEPT, REJECT, RELEASE]), Verdicts(3, 5, [RELEASE, ACCEPT, REJECT])]
+    records.acknowledge("a", said, most=5, until=60.0)
+    assert records.start == 6
+    assert records.in_flight == 4

@@ -11,6 +11,7 @@ import pytest
 from kclient.errors import ErrorCode, KafkaStorageError
 from kclient.gateway import Gateway
 from kclient.gateway.groups.configs import GroupConfigs
+from kclient.gateway.handlers import share_fetch
 from kclient.gateway.partition_id import PartitionId
 from kclient.gateway.rows.keys import SHARED_TOPICS, SHARES
 from kclient.gateway.shares.offsets import ShareGroupOffsets, ShareOffset
@@ -359,6 +360,21 @@ async def test_control_records_and_aborted_ones_are_not_delivered(monkeypatch: p
         response = await wire.read(request, 2)
         assert acquired(response.responses[0].partitions[0]) == [(9, 9, 1)]
         assert [each.start for each in (await offsets_of(gateway).describe("g")).values()] == [9]  # type: ignore[union-attr]
+
+
+async def test_many_aborted_batches_are_passed_over_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(share_fetch, "_AT_ONCE", 3)
+    coordinator = coordinated(monkeypatch)
+    async with shared(monkeypatch, committed=True) as (gateway, wire, member):
+        transactor = Transactor(wire, coordinator, local_peers(gateway, coordinator), "x")
+        transactor.begin()
+        for _ in range(10):
+            await transactor.send("t", b"a")
+        await transactor.end(committed=False)
+        for value in (b"b", b"c", b"d", b"e"):
+            await wire.produce("t", batch_of(value))
+        assert acquired(await member.fetch("t", max_wait_ms=WAIT_MS)) == [(11, 11, 1)]
+        assert acquired(await member.fetch("t")) == [(12, 14, 1)]
 
 
 async def test_all_but_control_records_are_delivered_uncommitted(monkeypatch: pytest.MonkeyPatch) -> None:
