@@ -52,20 +52,22 @@ class ShareAcknowledgeHandler(Handler):
     ) -> ShareAcknowledgeResponse:
         client = context.connection
         renewing = request.is_renew_ack and context.api_version >= RENEWING_SINCE
-        found = await self._requests.acknowledge(
-            client, session.name, named(request.topics), Pace(client.flow), renewing=renewing
-        )
+        pace = Pace(client.flow)
+        found = await self._requests.acknowledge(client, session.name, named(request.topics), pace, renewing=renewing)
         if request.share_session_epoch == FINAL_EPOCH:
             self._requests.end(session)
-        return self._answer(context, found, self._requests.shares.settings(session.name.group_id).lock_ms)
+        lock_ms = self._requests.shares.settings(session.name.group_id).lock_ms
+        return await self._answer(context, found, lock_ms, pace)
 
-    def _answer(
-        self, context: RequestContext, found: dict[PartitionId, PartOutcome], lock_ms: int
+    async def _answer(
+        self, context: RequestContext, found: dict[PartitionId, PartOutcome], lock_ms: int, pace: Pace
     ) -> ShareAcknowledgeResponse:
         response = ShareAcknowledgeResponse(acquisition_lock_timeout_ms=lock_ms)
         topics: dict[bytes, ShareAcknowledgeTopicResponse] = {}
         leaders: list[Leader] = []
         for key, (code, text) in found.items():
+            if pace.over:
+                await pace.pause()
             row = ShareAcknowledgeResponsePartitionData(
                 partition_index=key.partition, error_code=code, error_message=text
             )

@@ -155,7 +155,7 @@ class ShareFetchHandler(Handler):
             self._requests.end(session)
         elif not renewing and request.max_records > 0:
             await self._deliver(fetching, pace)
-        return None if client.gone else self._answer(fetching, acknowledged)
+        return None if client.gone else await self._answer(fetching, acknowledged, pace)
 
     # Waiting
 
@@ -331,12 +331,16 @@ class ShareFetchHandler(Handler):
 
     # Answering
 
-    def _answer(self, fetching: _Fetching, acknowledged: dict[PartitionId, PartOutcome]) -> ShareFetchResponse:
+    async def _answer(
+        self, fetching: _Fetching, acknowledged: dict[PartitionId, PartOutcome], pace: Pace
+    ) -> ShareFetchResponse:
         client = fetching.context.connection
         response = ShareFetchResponse(acquisition_lock_timeout_ms=fetching.settings.lock_ms)
         topics: dict[bytes, ShareFetchableTopicResponse] = {}
         leaders: list[Leader] = []
         for key in dict.fromkeys([*fetching.delivered, *fetching.errors, *acknowledged]):
+            if pace.over:
+                await pace.pause()
             code, text = fetching.errors.get(key, PartOutcome())
             said, why = acknowledged.get(key, PartOutcome())
             row = ShareFetchResponsePartitionData(
