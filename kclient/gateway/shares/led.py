@@ -95,9 +95,12 @@ class LedShare:
         self._loaded: Completion[None] = Completion()
         self._saved: Completion[None] | None = None
         """Of what is not on its way to the store yet."""
+        self._writing: Completion[None] | None = None
+        """Of what is on its way."""
         self._saving = False
         self._doubted = False
         """Whether somebody else may have changed the row."""
+        self._doubts = 0
         self._epoch = 0
         self._version = 0
         """Of the row."""
@@ -186,24 +189,24 @@ class LedShare:
     def doubt(self) -> None:
         """Somebody else may have changed the row: it is compared before more is delivered."""
         self._doubted = True
+        self._doubts += 1
         self.wake()
 
     async def _look_again(self) -> None:
         key = share_key(self.key.topic_id, self.group_id, self.key.partition)
-        self._doubted = False
-        try:
-            found = (await self._manager.get([key])).get(key)
-        except BaseException:  # cancelled, too
-            self._doubted = True
-            raise
-        if self.ended is None and not self._saving and (found is None or found.version != self._version):
-            self.end(_changed(self))  # where it is being written, that finds out
+        doubts, version = self._doubts, self._version
+        found = (await self._manager.get([key])).get(key)
+        if self._doubts == doubts:  # until here nobody else goes on either
+            self._doubted = False
+        unwritten = not self._saving and self._version == version  # where it is written, that finds out
+        if self.ended is None and unwritten and (found is None or found.version != version):
+            self.end(_changed(self))
 
     def save(self) -> Completion[None] | None:
         """Have what has changed written.
 
         Returns:
-            Completes when it is, or with why not; None if nothing has changed that is not written.
+            Completes when it is, or with why not; None if all that is known here is written.
         """
         records = self.records
         if records is None:
@@ -213,11 +216,11 @@ class LedShare:
             if not self._saving:
                 self._saving = True
                 self._spawn(self._save_all, name=f"write {self}")
-        return self._saved
+        return self._saved or self._writing
 
     async def _save_all(self) -> None:
         while (saved := self._saved) is not None and (records := self.records) is not None:
-            self._saved = None
+            self._saved, self._writing = None, saved
             records.dirty = False
             leader_epoch = self.partition.log.leader_epoch
             row = SharedRow(self._epoch, leader_epoch, records.start, records.complete, tuple(records.batches()))
@@ -236,7 +239,7 @@ class LedShare:
                 continue
             saved.set_error(error)
             self.end(error)
-        self._saving = False
+        self._saving, self._writing = False, None
         self._when_saved(self)
 
     # Its end

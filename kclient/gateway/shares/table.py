@@ -183,7 +183,7 @@ class ShareTable:
         for share in list(self._groups.get(group_id, {}).values()):
             if share.records is not None and share.records.release(member_id, most=most):
                 self.changed(share)
-            elif not self._is_read(group_id) and share.is_idle:
+            elif share.ended is not None or (not self._is_read(group_id) and share.is_idle):
                 self._drop(share)
 
     def _saved(self, share: LedShare) -> None:
