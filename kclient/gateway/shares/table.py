@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
@@ -36,6 +36,8 @@ logger: logging.Logger = logging.getLogger("kclient.gateway.shares")
 
 _STALE: Final = 64
 """So many entries of the heap may be of what has ended, beside as many as are not."""
+_LOOKED_AT: Final = 128
+"""So many partitions are looked at for one that can be given up, before there is said to be none."""
 
 
 class ShareTable:
@@ -87,6 +89,8 @@ class ShareTable:
         self._spawn = while_it_runs(spawn)
         self._groups: dict[str, dict[PartitionId, LedShare]] = {}
         self._known = 0
+        self._candidates: Iterator[LedShare] = iter(())
+        """Those to be looked at next when memory is short: all in turn, however many ask for it."""
         self._heap: list[tuple[float, int, LedShare]] = []
         self._order = count()
         self._sooner = anyio.Event()
@@ -140,8 +144,11 @@ class ShareTable:
     def _make_room(self) -> None:
         if self._memory.has_room(SHARE):
             return
-        for share in self._all():
-            if share.is_idle:
+        for _ in range(_LOOKED_AT):
+            share = next(self._candidates, None)
+            if share is None:
+                self._candidates = self._in_turn()
+            elif share.is_idle:
                 self._drop(share)
                 if self._memory.has_room(SHARE):
                     return
@@ -149,6 +156,14 @@ class ShareTable:
             "there is no memory for more partitions of share groups: start the gateway with a higher "
             "connections.max.memory.bytes"
         )
+
+    def _in_turn(self) -> Iterator[LedShare]:
+        """All of them, one by one, though they come and go meanwhile."""
+        for group_id in list(self._groups):
+            for key in list(self._groups.get(group_id, ())):
+                share = self.get(group_id, key)
+                if share is not None:
+                    yield share
 
     async def _first_offset(self, group_id: str, partition: Partition) -> int:
         """Where a group begins that has read nothing of a partition (`share.auto.offset.reset`)."""

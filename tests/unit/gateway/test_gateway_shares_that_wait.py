@@ -13,8 +13,11 @@ from kclient.errors import ErrorCode
 from kclient.gateway import Gateway
 from kclient.gateway.groups.configs import GroupConfigs
 from kclient.gateway.partition_id import PartitionId
+from kclient.gateway.shares import table
+from kclient.gateway.shares.led import LedShare
 from kclient.gateway.shares.settings import DeliverySettings
 from kclient.htp import open_store
+from kclient.memory_ledger import LimitedAccount
 from kclient.protocol.messages.share import ShareFetchResponse
 from tests.gateway_wire import batch_of, connect, names
 from tests.share_wire import ACCEPT, RECORDS, Acked, ShareMember, acquired
@@ -93,3 +96,39 @@ async def test_nobody_acquires_what_another_one_still_compares(monkeypatch: pyte
         response: ShareFetchResponse = await other.wire.read(request, 2)
         assert acquired(response.responses[0].partitions[0]) == [(1, 1, 1)]
         assert share.is_ready
+
+
+async def test_short_memory_is_looked_for_in_few_partitions_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With all of them for each one that is asked for, a request about thousands took half a minute."""
+    monkeypatch.setattr(table, "_LOOKED_AT", 8)
+    async with gated(monkeypatch) as (gateway, _, member, other):
+        await member.wire.create("many", 40)
+        await member.send(member.fetch_request(await member.topic("many"), range(40), max_wait_ms=100))
+        shares = gateway.parts.shares
+        with anyio.fail_after(20):
+            while not all(each.is_ready for each in shares._all()):
+                await member.topic("many")
+        looked: list[LedShare] = []
+        is_idle = LedShare.is_idle.fget
+        assert is_idle is not None
+
+        def noted(share: LedShare) -> bool:
+            looked.append(share)
+            return False
+
+        monkeypatch.setattr(LedShare, "is_idle", property(noted))
+        short = True
+        monkeypatch.setattr(
+            LimitedAccount,
+            "has_room",
+            lambda memory, _: memory is not shares._memory or not (short or len(shares) > 39),
+        )
+        for _ in range(6):
+            assert (await other.fetch("t")).error_code == ErrorCode.KAFKA_STORAGE_ERROR  # type: ignore[union-attr]
+        assert len(looked) <= 6 * 8
+        assert set(looked) == set(shares._all()), "all are looked at in turn"
+        monkeypatch.setattr(LedShare, "is_idle", property(is_idle))
+        short = False
+        with anyio.fail_after(20):
+            while not await other.values("t"):
+                pass
