@@ -249,6 +249,7 @@ async def test_partitions_that_are_still_being_opened_are_told_of_in_one_line(
     assert told.startswith("3 partitions are still being opened (t-")
 
 
+@pytest.mark.domains
 @pytest.mark.anyio
 async def test_a_partition_that_another_gateway_has_taken_over_is_left_to_it(caplog: pytest.LogCaptureFixture) -> None:
     """It is no failure, and no pass of this gateway tries it again: a topic that moves may have thousands."""
