@@ -20,6 +20,21 @@ R = TypeVar("R")
 
 _SLICE: Final = 4_096
 """So many topics of a member are looked at before others have their turn."""
+_NAME: Final = 100
+"""About how many bytes of memory a name takes that a member reads."""
+
+
+def check_read(names: Iterable[str], access: Access, client: ConnectionContext) -> Work:
+    """Whether a member may read topics of these names, in steps.
+
+    Raises:
+        TopicAuthorizationError: Its client may not DESCRIBE one of them.
+    """
+    for count, name in enumerate(names, 1):
+        if not access.allows(client, AclOperation.DESCRIBE, ResourceType.TOPIC, name):
+            raise TopicAuthorizationError(f"{client.principal} may not DESCRIBE the topic {name[:300]}")
+        if count % FEW == 0:
+            yield _NAME * FEW
 
 
 def names_of_topics(

@@ -14,7 +14,6 @@ from kclient.errors import (
     GroupIdNotFoundError,
     InvalidRequestError,
     KafkaError,
-    TopicAuthorizationError,
     UnsupportedAssignorError,
     UnsupportedVersionError,
 )
@@ -25,7 +24,7 @@ from kclient.gateway.groups.consumers.group import MOST_TOPICS, AssignedGroup
 from kclient.gateway.groups.consumers.member import AWAY, JOINING, LEAVING
 from kclient.gateway.groups.events import Beat, BeatResult
 from kclient.gateway.groups.replies import when_done
-from kclient.gateway.handlers._members import names_of_topics, rows_of_topics
+from kclient.gateway.handlers._members import check_read, names_of_topics, rows_of_topics
 from kclient.gateway.handlers._work import FEW, Work, rows_for, started
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
 from kclient.protocol.lazy_arrays import lazily
@@ -92,11 +91,7 @@ class ConsumerGroupHeartbeatHandler(Handler):
 
     def _begin(self, request: ConsumerGroupHeartbeatRequest, context: RequestContext) -> Work:
         client, access = context.connection, self._access
-        for count, name in enumerate(request.subscribed_topic_names or (), 1):
-            if not access.allows(client, AclOperation.DESCRIBE, ResourceType.TOPIC, name):
-                raise TopicAuthorizationError(f"{client.principal} may not DESCRIBE the topic {name[:300]}")
-            if count % FEW == 0:
-                yield 100 * FEW
+        yield from check_read(request.subscribed_topic_names or (), access, client)
         owned = None
         if request.topic_partitions is not None:
             owned = yield from _owned(request.topic_partitions)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Final, cast
 
 from kclient.acls import AclOperation, ResourceType
-from kclient.errors import InvalidRequestError, KafkaError, TopicAuthorizationError, UnsupportedVersionError
+from kclient.errors import InvalidRequestError, KafkaError, UnsupportedVersionError
 from kclient.gateway.error_codes import Role, put_error, text_of
 from kclient.gateway.features import SHARE_VERSION
 from kclient.gateway.groups.assignors.simple import SIMPLE
@@ -15,7 +15,7 @@ from kclient.gateway.groups.consumers.member import JOINING, LEAVING
 from kclient.gateway.groups.events import Beat, BeatResult
 from kclient.gateway.groups.replies import when_done
 from kclient.gateway.groups.sharing.membership import shared_group
-from kclient.gateway.handlers._members import names_of_topics, rows_of_topics
+from kclient.gateway.handlers._members import check_read, names_of_topics, rows_of_topics
 from kclient.gateway.handlers._work import FEW, Work, rows_for, started
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
 from kclient.gateway.topics.names import MAX_NAME
@@ -75,11 +75,7 @@ class ShareGroupHeartbeatHandler(Handler):
 
     def _begin(self, request: ShareGroupHeartbeatRequest, context: RequestContext) -> Work:
         client, names = context.connection, request.subscribed_topic_names
-        for count, name in enumerate(names or (), 1):
-            if not self._access.allows(client, AclOperation.DESCRIBE, ResourceType.TOPIC, name):
-                raise TopicAuthorizationError(f"{client.principal} may not DESCRIBE the topic {name[:300]}")
-            if count % FEW == 0:
-                yield 100 * FEW
+        yield from check_read(names or (), self._access, client)
         beat = Beat(
             request.member_id,
             request.member_epoch,

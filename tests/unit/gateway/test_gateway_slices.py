@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+import tests.hostile_groups
 import tests.hostile_refusals
 import tests.hostile_transactions  # noqa: F401  (as above)
 from kclient.gateway import Gateway
