@@ -9,6 +9,7 @@ from types import GeneratorType
 from typing import Any, Final
 
 from kclient.net.fair_queue import Job
+from kclient.net.garbage import HoldOff
 
 __all__ = ["emptied", "in_slices", "remains_of"]
 
@@ -22,10 +23,18 @@ be counted or not, that differs by version."""
 
 
 def in_slices(steps: Iterator[None], clock: Callable[[], float]) -> Job:
-    """Steps as a job of a flow, whose clock it is."""
+    """Steps as a job of a flow, whose clock it is. Until they are done there are no full garbage collections."""
+    hold_off = HoldOff()
+    hold_off.begin()
 
     def some(until: float) -> bool:
-        return any(clock() >= until for _ in steps)
+        more = False
+        try:
+            more = any(clock() >= until for _ in steps)
+        finally:
+            if not more:
+                hold_off.end()
+        return more
 
     return some
 
