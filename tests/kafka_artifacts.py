@@ -8,6 +8,8 @@ from pathlib import Path
 
 KAFKA_4 = "4.3.1"
 KAFKA_3 = "3.9.1"
+CLIENTS_OF_OLD = ("0.9.0.1", "0.10.2.2")
+"""Java clients that know message format v0 alone, and v1."""
 ROCKSDB = {KAFKA_4: "10.1.3", KAFKA_3: "7.9.2"}
 """The release of RocksDB that Kafka Streams of each Kafka was published with."""
 
@@ -30,6 +32,11 @@ def streams_jars(version: str) -> Path:
     return _resolved(
         CACHE / "streams" / version, "streams.xml", {"kafka.version": version, "rocksdb.version": ROCKSDB[version]}
     )
+
+
+def client_jars(version: str) -> Path:
+    """The folder with the Java client of that release, and what it needs."""
+    return _resolved(CACHE / "clients" / version, "clients.xml", {"kafka.version": version})
 
 
 def _resolved(folder: Path, project: str, versions: dict[str, str]) -> Path:
@@ -71,3 +78,5 @@ if __name__ == "__main__":
     for kafka_version in (KAFKA_4, KAFKA_3):
         kafka_jars(kafka_version)
         streams_jars(kafka_version)
+    for client_version in CLIENTS_OF_OLD:
+        client_jars(client_version)

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 
 import tests.hostile_groups
+import tests.hostile_old_clients
 import tests.hostile_refusals
 import tests.hostile_transactions  # noqa: F401  (as above)
 from tests.gateway_process import GatewayProcess

@@ -308,6 +308,7 @@ async def assemble(
                 memory=memory.total,
                 max_bytes=config.live_int("fetch.max.bytes"),
                 session_slots=config.get_int("max.incremental.fetch.session.cache.slots"),
+                workers=workers,
                 clock=clock,
                 shields=shields,
                 flow=queue.flow(),

@@ -74,6 +74,7 @@ decode_arrow: Final = _columns.decode_arrow
 decode_arrow_some: Final = _columns.decode_arrow_some
 encode_arrow: Final = ArrowEncoder(BatchBuilder).encode_arrow
 _converter = RecordConverter(_chosen)
+batch_of_sent: Final = _converter.batch_of_sent
 down_convert: Final = _converter.down_convert
 up_convert: Final = _converter.up_convert
 
@@ -106,6 +107,7 @@ __all__ = [
     "RecordSource",
     "TopicSlots",
     "arrow_schema",
+    "batch_of_sent",
     "check_batch",
     "check_level",
     "crc32c",

@@ -20,7 +20,7 @@ from kclient.records.bounds import INT64_MAX
 from kclient.records.compression import DEFAULT_MAX_DECOMPRESSED, LEVELS
 from kclient.records.headers import iter_headers
 from kclient.records.message_builder import MessageSetBuilder
-from kclient.records.message_set import MessageRow, MessageRows
+from kclient.records.message_set import MessageRow, MessageRows, iter_sent, sent_records
 from kclient.records.reader import END_OF_OFFSETS, open_batches
 from kclient.records.restamping import restamp
 from kclient.types import Buffer, TimestampType
@@ -116,6 +116,47 @@ class RecordConverter:
                 integer.
         """
         return self._converted(buffer, magic, int.__le__, 0, level, check_crcs, max_decompressed)
+
+    def batch_of_sent(
+        self, buffer: Buffer, *, level: int | None = None, max_decompressed: int = DEFAULT_MAX_DECOMPRESSED
+    ) -> bytearray | None:
+        """The one batch v2 that a broker makes of the message set in a Produce request of old (versions 0 to 2).
+
+        Its records are numbered from 0 on in the order in which they come: producers of old number them in several
+        ways. They keep their timestamps; out of format v0 they have the timestamp -1. The batch has the compression of
+        the last compressed message. A partial message at the end is left out.
+
+        Args:
+            buffer: Messages of the formats v0 and v1.
+            level: Compression level, or None for Kafka's default.
+            max_decompressed: Greatest size in bytes of all that is in compressed messages.
+
+        Returns:
+            The batch, or None if there is no whole message.
+
+        Raises:
+            TypeError: An argument is of a wrong type.
+            CorruptRecordError: A message is damaged or makes no sense.
+            RecordTooLargeError: There is more in compressed messages than `max_decompressed`.
+            InvalidTimestampError: A record's timestamp is before the epoch and not -1.
+            ConfigError: The compression does not have that level, or `max_decompressed` is not a positive integer.
+        """
+        if level is not None:
+            level = setting("level", level, *_LEVELS)
+        max_decompressed = check_max_decompressed(max_decompressed)
+        with as_view(buffer) as view:
+            codecs = bytes(header.compression for _, header in iter_sent(view))
+            if not codecs:
+                return None
+            compression = CompressionType(next(filter(None, reversed(codecs)), 0))
+            builder = self._implementation.BatchBuilder(
+                limit=MAX_BATCH_SIZE, compression=compression, level=level if compression else None
+            )
+            for number, leaf in enumerate(sent_records(view, max_decompressed)):
+                if leaf.timestamp < -1:
+                    raise InvalidTimestampError(f"the record number {number} has the timestamp {leaf.timestamp}")
+                builder.append_at(number, leaf.timestamp, leaf.key, leaf.value)
+        return builder.build(0)
 
     def _converted(
         self,

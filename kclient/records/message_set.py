@@ -234,6 +234,57 @@ class MessageRuns:
         return [] if run is None else [run.close()]
 
 
+def sent_records(view: memoryview, max_decompressed: int) -> Iterator[Leaf]:
+    """The records in a message set that a producer of old sends, one by one.
+
+    Whatever offsets they have: producers number them from 0, or not at all, and differ in the offset of an outer
+    message. A partial message at the end is left out.
+
+    Args:
+        view: The message set.
+        max_decompressed: Greatest size in bytes of all that is in compressed messages.
+
+    Raises:
+        CorruptRecordError: A message makes no sense, or its checksum is wrong.
+        RecordTooLargeError: There is more in compressed messages than that.
+    """
+    budget = _Budget(max_decompressed)
+    for position, header in iter_sent(view):
+        if header.count >= 0:
+            yield _leaf(view, position, header, header, check_crcs=True)
+            continue
+        try:
+            yield from _sent_inside(view, position, header, budget, 1)
+        except RecordTooLargeError:
+            raise too_large(max_decompressed) from None
+
+
+def iter_sent(view: memoryview) -> Iterator[tuple[int, BatchHeader]]:
+    """Position and header of each whole message of such a set; CorruptRecordError if one makes no sense."""
+    position, end = 0, len(view)
+    while end - position >= MESSAGE_HEADER_SIZE:
+        if view[position + 16] >= CURRENT_MAGIC:
+            raise message_error(f"it is of format v{view[position + 16]} among older ones", -1, position)
+        header = read_message_header(view, position)
+        if header.length > end - position:
+            return
+        yield position, header
+        position += header.length
+
+
+def _sent_inside(view: Buffer, position: int, header: BatchHeader, budget: _Budget, depth: int) -> Iterator[Leaf]:
+    inside = _inside(view, position, header, budget, depth, check_crcs=True)
+    empty = True
+    for place, inner in _inner_headers(inside):
+        empty = False
+        if inner.count < 0:
+            yield from _sent_inside(inside, place, inner, budget, depth + 1)
+        else:
+            yield _leaf(inside, place, inner, header, check_crcs=True)
+    if empty:
+        raise message_error("there are no messages inside", header.base_offset, position)
+
+
 def _leaf(view: Buffer, position: int, header: BatchHeader, stamp: BatchHeader, check_crcs: bool) -> Leaf:
     """The record in the message at `position`, whose offset is as written and whose type of timestamp is `stamp`'s."""
     if check_crcs:
@@ -262,6 +313,18 @@ def _open_message(
         CorruptRecordError: The message, or one inside, makes no sense.
         RecordTooLargeError: There are more bytes inside than are left in the budget.
     """
+    inside = _inside(view, position, header, budget, depth, check_crcs=check_crcs)
+    try:
+        return _leaves(inside, header, check_crcs, budget, depth)
+    except CorruptRecordError as error:
+        text = f"inside, {error.message}"
+        raise message_error(text, header.base_offset, position) from error.__cause__
+
+
+def _inside(
+    view: Buffer, position: int, header: BatchHeader, budget: _Budget, depth: int, *, check_crcs: bool
+) -> Buffer:
+    """What is in the compressed message at `position`."""
     if check_crcs:
         check_message_crc(view, position, header)
     _, _, value_at, value_size = fields_of(view, position, header)
@@ -279,11 +342,7 @@ def _open_message(
     except CorruptRecordError as error:
         raise message_error(error.message, header.base_offset, position) from error.__cause__
     budget.left -= len(inside)
-    try:
-        return _leaves(inside, header, check_crcs, budget, depth)
-    except CorruptRecordError as error:
-        text = f"inside, {error.message}"
-        raise message_error(text, header.base_offset, position) from error.__cause__
+    return inside
 
 
 def _leaves(inside: Buffer, outer: BatchHeader, check_crcs: bool, budget: _Budget, depth: int) -> list[Leaf]:

@@ -14,6 +14,7 @@ from kclient.records import (
     BatchHeader,
     CompressionType,
     MessageSetBuilder,
+    batch_of_sent,
     decode_records,
     down_convert,
     encode_end_marker,
@@ -194,6 +195,24 @@ def test_we_convert_up_as_kafka_does(results: Path) -> None:
                 assert ours == theirs
             compared += 1
     assert compared == 32
+
+
+def test_we_keep_what_old_producers_send_as_kafka_does(results: Path) -> None:
+    compared = 0
+    for number, case in enumerate(cases()):
+        magics = {header.magic for _, header in iter_headers(case.data)}
+        if not case.one_set or 2 in magics:
+            continue
+        theirs = told((results / f"{number}.up2").read_bytes())
+        ours = batch_of_sent(case.data)
+        assert ours is not None
+        (header,) = [header for _, header in iter_headers(ours)]
+        assert (header.base_offset, header.last_offset_delta + 1) == (0, len(theirs))
+        kept = told(ours)
+        assert [row[0] for row in kept] == list(range(len(theirs)))
+        assert [(row[1], *row[3:]) for row in kept] == [(row[1], *row[3:]) for row in theirs]
+        compared += 1
+    assert compared > 8
 
 
 def shape(data: bytes) -> list[tuple[Any, ...]]:

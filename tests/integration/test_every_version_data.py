@@ -271,11 +271,13 @@ async def test_produce_refusals_name_the_record(kafka: KafkaServer, topic: str) 
                 assert answer.error_message
 
 
-@pytest.mark.kafka
+@pytest.mark.parametrize(
+    "server", [pytest.param("kafka3", marks=pytest.mark.kafka), pytest.param("gateway")], indirect=True
+)
 @pytest.mark.parametrize("version", [0, 1, 2])
-async def test_produce_message_sets(kafka3: KafkaServer, proved: Proved, topic: str, version: int) -> None:
+async def test_produce_message_sets(server: tuple[str, str], proved: Proved, topic: str, version: int) -> None:
     """Message sets made by hand go in, and come out of every version of Fetch in that version's format."""
-    async with wire_session(kafka3.bootstrap) as session:
+    async with wire_session(server[1]) as session:
         created = await session.create(topic)
         session.pinned = {ApiKey.PRODUCE: version}
         magic = 1 if version == 2 else 0
@@ -292,13 +294,14 @@ async def test_produce_message_sets(kafka3: KafkaServer, proved: Proved, topic: 
             assert [(message.key, message.value) for message in messages] == RECORDS * 3
             assert [message.offset for message in messages] == list(range(9))
             assert {message.timestamp for message in messages} == {timestamp if fetch_version >= 2 else -1}
-        proved["kafka3"].add((ApiKey.PRODUCE, version))
+        proved[server[0]].add((ApiKey.PRODUCE, version))
 
 
+@pytest.mark.kafka
 @pytest.mark.parametrize("version", [0, 1, 2])
-async def test_old_produce_is_refused(broker: str, topic: str, version: int) -> None:
-    """Kafka 4 advertises these only for old librdkafka; what it does with them, the gateway does too."""
-    async with wire_session(broker) as session:
+async def test_kafka_4_refuses_old_produce(kafka: KafkaServer, topic: str, version: int) -> None:
+    """It advertises these only for old librdkafka."""
+    async with wire_session(kafka.bootstrap) as session:
         created = await session.create(topic)
         request = produce_request(created, version, write_message_set(1 if version == 2 else 0, RECORDS))
         try:
@@ -307,7 +310,7 @@ async def test_old_produce_is_refused(broker: str, topic: str, version: int) -> 
             pass
         else:
             assert answer.responses[0].partition_responses[0].error_code == ErrorCode.UNSUPPORTED_VERSION
-    async with wire_session(broker) as session:
+    async with wire_session(kafka.bootstrap) as session:
         assert (await fetch(session, created)).high_watermark == 0, "nothing was stored"
 
 

@@ -47,6 +47,7 @@ from kclient.protocol.messages.configs import (
 )
 from kclient.protocol.registry import ApiKey
 
+_WITH_SOURCES: Final = 1  # the version of DescribeConfigs since which it tells where a value comes from
 _MOST_SETTINGS: Final = 1000
 _PER_RESOURCE: Final = 400
 """About how many bytes of memory a resource's row takes, with the text that says what is wrong."""
@@ -91,7 +92,7 @@ class DescribeConfigsHandler(Handler):
     """Answers DescribeConfigs."""
 
     API: ClassVar[ApiKey] = ApiKey.DESCRIBE_CONFIGS
-    VERSIONS: ClassVar[VersionRange] = (1, 4)
+    VERSIONS: ClassVar[VersionRange] = (0, 4)
     ONLY_READS: ClassVar[bool] = True
 
     def __init__(
@@ -140,6 +141,8 @@ class DescribeConfigsHandler(Handler):
                 row.read_only = setting in ONLY_TOLD or read_only or internal
                 if request.include_documentation:
                     row.documentation = setting.doc
+                if context.api_version < _WITH_SOURCES:
+                    row.is_default = row.config_source == SOURCE_DEFAULT
                 yield row
 
     def _settings(

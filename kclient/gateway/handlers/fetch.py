@@ -22,6 +22,7 @@ from kclient.gateway.contexts import RequestContext
 from kclient.gateway.error_codes import code_of
 from kclient.gateway.fetch_sessions import FINAL_EPOCH, FetchPlan, FetchSessionCache, Key, Wanted
 from kclient.gateway.handlers._work import FEW, Work, started
+from kclient.gateway.handlers.fetch_of_old import OldFetches
 from kclient.gateway.handlers.fetch_reading import MOST_AT_ONCE, Fetch, FetchReader, put_error, put_nothing, put_state
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
 from kclient.gateway.leadership import Leadership
@@ -30,6 +31,7 @@ from kclient.gateway.partition_states import UNREAD, State
 from kclient.gateway.partitions import PartitionTable
 from kclient.gateway.shields import Shields
 from kclient.gateway.waiters import Waiter
+from kclient.gateway.workers import Workers
 from kclient.net.discarding import emptied, in_slices
 from kclient.net.fair_queue import Flow, Pace
 from kclient.net.garbage import HoldOff
@@ -64,6 +66,7 @@ class FetchHandler(Handler):
         memory: Bytes that all that the gateway keeps may take.
         max_bytes: Bytes that one answer may hold (`fetch.max.bytes`).
         session_slots: How many sessions there may be.
+        workers: Threads in which batches are made older.
         clock: What time it is.
         shields: Keep what is read from the disk from being left half done.
         flow: In whose turns the many partitions of a session are given up.
@@ -71,7 +74,7 @@ class FetchHandler(Handler):
     """
 
     API: ClassVar[ApiKey] = ApiKey.FETCH
-    VERSIONS: ClassVar[VersionRange] = (4, 18)
+    VERSIONS: ClassVar[VersionRange] = (0, 18)
     ONLY_READS: ClassVar[bool] = True
     FEW_AT_ONCE: ClassVar[bool] = True
 
@@ -84,12 +87,14 @@ class FetchHandler(Handler):
         memory: int,
         max_bytes: Live[int],
         session_slots: int,
+        workers: Workers,
         clock: Clock,
         shields: Shields,
         flow: Flow,
         spawn: Callable[..., object],
     ) -> None:
         self._reader = FetchReader(access, partitions, leadership, memory, max_bytes, spawn)
+        self._old = OldFetches(self._reader, workers)
         self._clock = clock
         self._shields = shields
         self.sessions: FetchSessionCache = FetchSessionCache(session_slots, memory // _SESSIONS_SHARE, self._discard)
@@ -134,7 +139,7 @@ class FetchHandler(Handler):
             if plan.session is not None:
                 connection.when_gone(self._end_sessions_of(context))
         fetch = Fetch(request, context, plan, by_id)
-        if not context.place.is_next:
+        if fetch.is_old or not context.place.is_next:
             return partial(self._finish, fetch)
         limit = min(self._reader.limit(fetch), _room(connection.share))
         number = self._reader.read_some(fetch, 0, limit)
@@ -163,7 +168,7 @@ class FetchHandler(Handler):
         if plan.session is not None:
             context.connection.when_gone(self._end_sessions_of(context))
         fetch = Fetch(request, context, plan, by_id)
-        if not context.place.is_next:
+        if fetch.is_old or not context.place.is_next:
             return partial(self._finish, fetch)
         limit = min(self._reader.limit(fetch), _room(owner))
         return (yield from self._begin_to_read(fetch, self._reader.read_some(fetch, 0, limit), limit))
@@ -251,6 +256,8 @@ class FetchHandler(Handler):
         self._parked.add(fetch)
         try:
             await self._until_enough(fetch, pace)
+            while fetch.is_old and not await self._old.convert(fetch):
+                await self._until_enough(fetch, pace)  # there is nothing for this client in what was read
         finally:
             self._parked.discard(fetch)
             connection.unless_gone(fetch.wake)

@@ -22,6 +22,7 @@ from kclient.gateway.handlers._leaders import FETCH_SINCE, MOVED, tell_consumer
 from kclient.gateway.handlers._work import FEW, READ_COMMITTED
 from kclient.gateway.leadership import Leadership
 from kclient.gateway.log import PartitionLog
+from kclient.gateway.old_formats import BATCHES_FETCHED_SINCE
 from kclient.gateway.partition import Partition
 from kclient.gateway.partition_states import State
 from kclient.gateway.partitions import PartitionTable
@@ -102,6 +103,11 @@ class Fetch:
         self.waiter: Waiter | None = None
         self.endpoints: list[FetchResponseNodeEndpoint] = []
         """The answer's, once it is made: where those leaders are that it names."""
+
+    @property
+    def is_old(self) -> bool:
+        """Whether its client does not know record batches."""
+        return self.context.api_version < BATCHES_FETCHED_SINCE
 
     def clear(self) -> None:
         """What was read is not needed: it is read again when there is more."""

@@ -127,7 +127,7 @@ class OffsetCommitHandler(Handler):
     """Stores the positions of groups."""
 
     API: ClassVar[ApiKey] = ApiKey.OFFSET_COMMIT
-    VERSIONS: ClassVar[VersionRange] = (2, 10)
+    VERSIONS: ClassVar[VersionRange] = (0, 10)
     ROLE: ClassVar[Role] = Role.GROUPS
 
     def __init__(self, access: Access, groups: CommittedOffsets, clock: Clock) -> None:
@@ -219,7 +219,7 @@ def _committed(partition: OffsetCommitRequestPartition, now_ms: int, retention_m
         partition.committed_offset,
         partition.committed_leader_epoch,
         partition.committed_metadata or "",
-        now_ms,
+        now_ms if partition.commit_timestamp < 0 else partition.commit_timestamp,
         None if retention_ms < 0 else now_ms + retention_ms,
     )
 
@@ -231,7 +231,7 @@ class OffsetFetchHandler(Handler):
     """
 
     API: ClassVar[ApiKey] = ApiKey.OFFSET_FETCH
-    VERSIONS: ClassVar[VersionRange] = (1, 10)
+    VERSIONS: ClassVar[VersionRange] = (0, 10)
     ROLE: ClassVar[Role] = Role.GROUPS
     ONLY_READS: ClassVar[bool] = True
 

@@ -60,6 +60,7 @@ _PER_PARTITION: Final = 150
 _AT_ONCE: Final = 32
 """Partitions that are searched by time, or whose records are deleted, at once: one whose store hangs is waited for by
 itself, and those that become durable share commits."""
+_LISTS: Final = 0  # the version of ListOffsets that tells several offsets of each partition
 _WITH_LEADER_EPOCH: Final = 4  # ListOffsets tells leader epochs from this version on
 
 
@@ -72,7 +73,7 @@ class ListOffsetsHandler(Handler):
 
     ONLY_READS: ClassVar[bool] = True
     API: ClassVar[ApiKey] = ApiKey.LIST_OFFSETS
-    VERSIONS: ClassVar[VersionRange] = (1, 11)
+    VERSIONS: ClassVar[VersionRange] = (0, 11)
 
     def __init__(
         self,
@@ -170,6 +171,8 @@ class ListOffsetsHandler(Handler):
             row.offset = END
             if version >= _WITH_LEADER_EPOCH:
                 row.leader_epoch = epoch
+            if version == _LISTS:
+                _list(wanted, row, END, END)
         elif wanted.timestamp < EARLIEST_PENDING_UPLOAD:
             raise UnsupportedForMessageFormatError(f"there is no timestamp {wanted.timestamp}")
         return True
@@ -199,6 +202,8 @@ class ListOffsetsHandler(Handler):
             raise UnsupportedForMessageFormatError(f"there is no timestamp {wanted.timestamp}")
         if version >= _WITH_LEADER_EPOCH:
             row.leader_epoch = epoch
+        if version == _LISTS:
+            _list(wanted, row, row.offset, log.start_offset)
 
     async def _search_for(
         self,
@@ -220,8 +225,20 @@ class ListOffsetsHandler(Handler):
                 row.offset, row.timestamp = found
                 if version >= _WITH_LEADER_EPOCH:
                     row.leader_epoch = partition.log.epoch_of(row.offset)
+            if version == _LISTS:
+                _list(wanted, row, end if row.offset < 0 else row.offset, partition.log.start_offset)
         except KafkaError as error:
             row.error_code = code_of(error)
+
+
+def _list(wanted: ListOffsetsPartition, row: ListOffsetsPartitionResponse, offset: int, start: int) -> None:
+    """What the oldest version tells: offsets before a time, the last one first, as many as are asked for.
+
+    Kafka tells where its segments begin; here the log's start is told in their stead.
+    """
+    offsets = [offset, start] if offset > start else [offset]
+    row.old_style_offsets = offsets[: max(wanted.max_num_offsets, 0)]
+    row.offset = row.timestamp = -1  # which that version does not know
 
 
 class OffsetForLeaderEpochHandler(Handler):
@@ -229,7 +246,7 @@ class OffsetForLeaderEpochHandler(Handler):
 
     ONLY_READS: ClassVar[bool] = True
     API: ClassVar[ApiKey] = ApiKey.OFFSET_FOR_LEADER_EPOCH
-    VERSIONS: ClassVar[VersionRange] = (2, 4)
+    VERSIONS: ClassVar[VersionRange] = (0, 4)
 
     def __init__(self, access: Access, partitions: PartitionTable, leadership: Leadership) -> None:
         self._partitions = NamedPartitions(access, partitions, AclOperation.DESCRIBE)

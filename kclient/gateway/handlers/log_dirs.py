@@ -52,7 +52,7 @@ class DescribeLogDirsHandler(Handler):
     """Answers DescribeLogDirs."""
 
     API: ClassVar[ApiKey] = ApiKey.DESCRIBE_LOG_DIRS
-    VERSIONS: ClassVar[VersionRange] = (1, 5)
+    VERSIONS: ClassVar[VersionRange] = (0, 5)
     ONLY_READS: ClassVar[bool] = True
 
     def __init__(self, log_dir: str, access: Access, topics: TopicTable, partitions: PartitionTable) -> None:
@@ -122,7 +122,7 @@ class AlterReplicaLogDirsHandler(Handler):
     """
 
     API: ClassVar[ApiKey] = ApiKey.ALTER_REPLICA_LOG_DIRS
-    VERSIONS: ClassVar[VersionRange] = (1, 2)
+    VERSIONS: ClassVar[VersionRange] = (0, 2)
 
     def __init__(self, log_dir: str, access: Access, topics: TopicTable) -> None:
         self._log_dir = log_dir

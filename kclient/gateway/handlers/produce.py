@@ -22,7 +22,6 @@ from kclient.errors import (
     KafkaStorageError,
     RecordTooLargeError,
     TransactionalIdAuthorizationError,
-    UnsupportedVersionError,
 )
 from kclient.gateway.access import Access
 from kclient.gateway.append import AppendState
@@ -37,6 +36,7 @@ from kclient.gateway.handlers._verification import Verifications
 from kclient.gateway.handlers._work import Work, rows_for, started
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
 from kclient.gateway.leadership import Leadership
+from kclient.gateway.old_formats import BATCHES_SENT_SINCE, is_message_set, room_to_send, sent_batch
 from kclient.gateway.partition import Partition, writable
 from kclient.gateway.partition_id import PartitionId
 from kclient.gateway.partitions import LedElsewhereError, PartitionTable
@@ -61,8 +61,6 @@ from kclient.types import Buffer, TimestampType
 logger: logging.Logger = logging.getLogger("kclient.gateway.produce")
 
 _WITH_TOPIC_IDS: Final = 13  # Produce names topics by id from this version on
-
-_OLDEST_WITH_BATCHES: Final = 3
 
 _TIMEOUT_STEP_S = 1.0
 """How often timeouts are looked at: a sync that takes long is rare, and clients wait longer than they ask for."""
@@ -107,8 +105,6 @@ class ProduceHandler(Handler):
     """
 
     API: ClassVar[ApiKey] = ApiKey.PRODUCE
-    # v0 to v2 carry message sets, which are answered as Kafka 4 answers them; they are advertised because old
-    # librdkafka otherwise takes compression for unsupported (KAFKA-18659).
     VERSIONS: ClassVar[VersionRange] = (0, 13)
     FEW_AT_ONCE: ClassVar[bool] = True
 
@@ -142,9 +138,8 @@ class ProduceHandler(Handler):
     def begin(self, request: ProduceRequest, context: RequestContext) -> Begun:
         """Append every batch; the answer waits for what `acks` asks for."""
         wanted = _WANTED.get(request.acks)
-        refusal = _refusal(request, context.api_version)
-        if refusal is not None or wanted is None:
-            raise refusal or InvalidRequiredAcksError(f"acks={request.acks} is none of -1, 0 and 1")
+        if wanted is None:
+            raise InvalidRequiredAcksError(f"acks={request.acks} is none of -1, 0 and 1")
         if len(request.topic_data) == 1 and len(request.topic_data[0].partition_data) == 1:
             topic = request.topic_data[0]
             partition = self._at_hand(topic, topic.partition_data[0], context)
@@ -161,6 +156,8 @@ class ProduceHandler(Handler):
         """The partition of a batch that can be looked through and appended in one go."""
         records = data.records
         if records is None or not HEADER_SIZE <= len(records) <= AT_ONCE or records[_CODEC_AT] & _TAKES_LONG:
+            return None
+        if context.api_version < BATCHES_SENT_SINCE:
             return None
         topic_id = topic.topic_id if context.api_version >= _WITH_TOPIC_IDS else None
         record = self._access.find(context.connection, AclOperation.WRITE, topic.name, topic_id)
@@ -263,6 +260,14 @@ class ProduceHandler(Handler):
                     count = size = 0
                 try:
                     key, partition = self._partition(topic, data.index, context)
+                    of_old = context.api_version < BATCHES_SENT_SINCE and is_message_set(data.records)
+                    if of_old:
+                        sent = yield from self._made_new(data.records, partition.config, context)
+                        key, partition = self._partition(topic, data.index, context)  # it may be another now
+                        if sent is None:
+                            row.base_offset = -1  # nothing is appended, and nothing is wrong
+                            continue
+                        data.records = sent
                     if len(data.records or b"") <= _LARGE:
                         header = check_produced(data.records, context.api_version, partition.config)
                     else:
@@ -276,8 +281,7 @@ class ProduceHandler(Handler):
                     else:
                         batch, header, inside = yield from self._look_through(partition, data, header, context)
                         key, partition = self._partition(topic, data.index, context)  # it may be another now
-                    anew = Recompression.asked_for(header, partition.config)
-                    if anew:
+                    if anew := Recompression.asked_for(header, partition.config):
                         made = Recompression(batch, header, partition.config, inside)
                         batch, header = yield from self._made_anew(made, context, waiting)
                         key, partition = self._partition(topic, data.index, context)
@@ -285,7 +289,7 @@ class ProduceHandler(Handler):
                         self._check_queue(partition, header)
                     verified = None if verifications is None else verifications.of(key, partition, header)
                     append, enough = partition.append(batch, header, verified), self._enough(wanted, partition)
-                    if anew:
+                    if anew or of_old:
                         waiting.hold(append, enough, header.length)
                 except KafkaError as error:
                     put_error(row, error, context.api_version)
@@ -405,6 +409,25 @@ class ProduceHandler(Handler):
         greatest = check.conclude(self._clock.wall_ms(), partition)
         return *_stamped(batch, header, config, greatest), check.size
 
+    def _made_new(self, records: Buffer | None, config: TopicConfig, context: RequestContext) -> Work:
+        """The batch that a message set of old becomes; None if there is no message in it. It is held in memory."""
+        if not records:
+            return None
+        most = config.max_decompressed_bytes
+        step = self._workers.run(partial(room_to_send, records, most))
+        yield step
+        room = min(step.result(), max(context.connection.share.most - context.place.held, 0))
+        yield room
+        made = self._workers.run(partial(sent_batch, records, most, room))
+        yield made
+        try:
+            batch: bytearray | None = made.result()
+        except KafkaError:
+            yield -room
+            raise
+        yield len(batch or b"") - room
+        return batch
+
     def _made_anew(self, made: Recompression, context: RequestContext, waiting: PendingReply) -> Work:
         """The batch in the codec of its topic, and its header. What it takes is held until the request is answered."""
         place, most = context.place, context.connection.share.most
@@ -461,14 +484,6 @@ def _check_memory(context: RequestContext, size: int, what: str) -> None:
             f"The record batch takes too much memory: {what} {size} bytes beside {held} of its request, and one "
             f"connection may hold {most}, a quarter of connections.max.memory.bytes."
         )
-
-
-def _refusal(request: ProduceRequest, version: int) -> KafkaError | None:
-    if version < _OLDEST_WITH_BATCHES:
-        return UnsupportedVersionError(
-            f"Produce version {version} carries message formats v0 and v1, which are not supported yet"
-        )
-    return None
 
 
 def _is_transactional(records: Buffer | None) -> bool:

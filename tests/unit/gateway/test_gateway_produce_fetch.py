@@ -45,14 +45,6 @@ async def test_every_produce_version_with_batches(version: int) -> None:
         assert gateway.parts.topics.get("t") is not None
 
 
-@pytest.mark.parametrize("version", range(3))
-async def test_message_sets_are_refused_in_words_that_old_clients_read(version: int) -> None:
-    async with running() as (_, wire):
-        await wire.create("t")
-        row = await wire.produce("t", b"", version=version)
-        assert row.error_code == ErrorCode.UNSUPPORTED_VERSION
-
-
 @pytest.mark.parametrize("version", range(4, 19))
 async def test_every_fetch_version(version: int) -> None:
     async with running() as (_, wire):

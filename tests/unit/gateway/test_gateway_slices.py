@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 import tests.hostile_groups
+import tests.hostile_old_clients
 import tests.hostile_refusals
 import tests.hostile_transactions  # noqa: F401  (as above)
 from kclient.gateway import Gateway
