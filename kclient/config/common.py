@@ -35,6 +35,9 @@ logger: logging.Logger = logging.getLogger("kclient.config")
 
 _DERIVED = ("_followed_context", "sasl_credentials")
 
+TRACING = PythonObject("an opentelemetry.trace.TracerProvider", {"otel": "otel"})
+"""The setting `tracing` of producers and consumers."""
+
 LONG = 2**63 - 1
 """Largest value of Java's long."""
 

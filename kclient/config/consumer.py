@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from kclient.config.common import ClientConfig
+from kclient.config.common import TRACING, ClientConfig
 from kclient.config.java import ASSIGNORS, DESERIALIZERS
 from kclient.config.setting import Boolean, Choice, Classes, Kind, Number, PythonObject, Text, setting
 from kclient.errors import ConfigError
@@ -142,6 +142,14 @@ class ConsumerConfig(ClientConfig):
     )
     session_timeout_ms: int = setting(
         Number(1), 45_000, "Time without heartbeats after which the coordinator gives a member's partitions away."
+    )
+    tracing: Any = setting(
+        TRACING,
+        None,
+        """Has spans made by OpenTelemetry's conventions for messaging, linked to those in which the records were sent:
+        by this tracer provider, or with `otel` by the global one. Needs the extra `otel`. Off by default, when it costs
+        nothing.""",
+        own=True,
     )
 
     @classmethod

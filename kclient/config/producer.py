@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from kclient.config.common import LONG, ClientConfig
+from kclient.config.common import LONG, TRACING, ClientConfig
 from kclient.config.java import PARTITIONERS, SERIALIZERS
 from kclient.config.setting import Boolean, Choice, Classes, Number, PythonObject, Text, setting
 from kclient.errors import ConfigError
@@ -99,6 +99,14 @@ class ProducerConfig(ClientConfig):
         None,
         """Name under which transactions survive a restart, see `init_transactions`: a producer that has it fences those
         that had it before. Needs idempotence.""",
+    )
+    tracing: Any = setting(
+        TRACING,
+        None,
+        """Has spans made by OpenTelemetry's conventions for messaging, and the trace context put into the headers of
+        records: by this tracer provider, or with `otel` by the global one. Needs the extra `otel`. Off by default,
+        when it costs nothing.""",
+        own=True,
     )
     transaction_timeout_ms: int = setting(
         Number(),

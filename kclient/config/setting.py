@@ -261,8 +261,9 @@ class PythonObject(Kind):
     @property
     def text(self) -> str:
         short = sorted(set(self.names.values()))
-        known = f", or one of {', '.join(f'`{name}`' for name in short)} (or the Java class)" if short else ""
-        return f"{self.what}{known}"
+        known = f", or one of {', '.join(f'`{name}`' for name in short)}" if short else ""
+        java = " (or the Java class)" if any(name != ours for name, ours in self.names.items()) else ""
+        return f"{self.what}{known}{java}"
 
     def parse(self, value: Any) -> Any:
         if not isinstance(value, str):

@@ -55,6 +55,7 @@ class ShareConsumerConfig(ClientConfig):
         `max.poll.records` records (`record_limit`, KIP-1206), of one broker at a time; another one is asked as well
         where that does not answer for a while, so that more may be acquired then.""",
     )
+    tracing: Any = same_setting(ConsumerConfig, "tracing")
 
     @classmethod
     def _named(cls, source: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,6 @@ from kclient.cluster.reporting import MetricsReporting
 from kclient.concurrency import LoopHandle, MomentLock, Supervisor, Wakeup, to_the_end
 from kclient.consumer.attempts import Attempts
 from kclient.consumer.departure import Departure
-from kclient.consumer.fetch.collector import FetchCollector, InterceptedFetchCollector
 from kclient.consumer.fetch.control import FetchControl
 from kclient.consumer.fetch.driver import FETCH_CHANNELS, FetchDriver
 from kclient.consumer.fetch.fetcher import Fetcher
@@ -27,7 +26,6 @@ from kclient.consumer.fetch.offset_queries import OffsetQueries
 from kclient.consumer.fetch.positions import PositionFinder
 from kclient.consumer.group.auto_commit import AutoCommit
 from kclient.consumer.group.committed import CommittedLookup
-from kclient.consumer.group.committer import Committer
 from kclient.consumer.group.consumer_group import LAST_WORDS, ConsumerGroup
 from kclient.consumer.group.coordinator import CoordinatorAccess
 from kclient.consumer.group.driver import JOIN_CHANNEL, GroupDriver
@@ -38,12 +36,12 @@ from kclient.consumer.group.remote_member import RemoteMember
 from kclient.consumer.life import ConsumerLife
 from kclient.consumer.metrics import FetchMetrics, PollMetrics, resource_of
 from kclient.consumer.notices import Notices, PendingErrors
-from kclient.consumer.polling import Polling
 from kclient.consumer.readiness import PollReadiness
 from kclient.consumer.settings import ConsumerSettings
 from kclient.consumer.subscription import SubscriptionState
 from kclient.consumer.tasks import BackgroundTasks
 from kclient.consumer.topics import TopicWatch
+from kclient.consumer.traced import PollSpans, collector_of, committer_of, polling_of
 from kclient.consumer.waits import Waits
 from kclient.errors import ClosedError, InvalidGroupIdError, KafkaTimeoutError
 from kclient.metrics.registry import registry_for
@@ -55,8 +53,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kclient.config import ConsumerConfig
+    from kclient.consumer.fetch.collector import FetchCollector
     from kclient.consumer.group.membership import Membership
+    from kclient.consumer.polling import Polling
     from kclient.consumer.subscription import PartitionState
+    from kclient.tracing.spans import ClientTracing
     from kclient.types import TopicPartition
 
 logger: logging.Logger = logging.getLogger("kclient.consumer")
@@ -163,8 +164,9 @@ class ConsumerCore:
         )
         self.positions: PositionFinder = self._make_positions(settings, attempts, config.request_timeout_ms)
         self._fetch_driver = self._make_fetch_driver(config.request_timeout_ms / 1000)
-        collector = InterceptedFetchCollector if settings.interceptors else FetchCollector
-        self.collector: FetchCollector = collector(
+        self.tracing: ClientTracing | None = settings.tracing
+        spans = None if settings.tracing is None else PollSpans(settings.tracing)
+        self.collector: FetchCollector = collector_of(spans, intercepted=bool(settings.interceptors))(
             lock=self._lock,
             subscriptions=self.subscriptions,
             buffer=self.fetcher.buffer,
@@ -174,7 +176,7 @@ class ConsumerCore:
             decode_options=settings.decode_options,
             interceptors=settings.interceptors,
         )
-        self.polling: Polling = Polling(
+        self.polling: Polling = polling_of(spans)(
             lock=self._lock,
             check=self.life.check_polling,
             subscriptions=self.subscriptions,
@@ -211,7 +213,7 @@ class ConsumerCore:
             wake_group=wake_group,
         )
         auto_commit = AutoCommit(settings.auto_commit_interval, settings.retry_backoff)
-        committer = Committer(
+        committer = committer_of(settings.tracing)(
             clock=self.clock,
             lock=self._lock,
             member=member,

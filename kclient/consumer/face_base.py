@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kclient.arguments import check_timeout, shown
 from kclient.cluster.own_metrics import OwnMetrics
 from kclient.consumer.patterns import SubscriptionPattern
+from kclient.records import ConsumerRecord
 from kclient.unclosed import finalizer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from kclient.cluster.reporting import MetricsReporting
     from kclient.concurrency import Supervisor
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
     from kclient.consumer.waits import Waits
     from kclient.metrics.metric import Metrics
     from kclient.metrics.registry import MetricsRegistry
-    from kclient.records import ConsumerRecord
+    from kclient.tracing.spans import ClientTracing
 
 CLOSE_TIMEOUT = 30.0
 """Seconds that `close` may take by default, as in the Java client."""
@@ -32,6 +35,7 @@ LONG = 3600.0
 """Seconds that iteration waits in one poll; it polls again then."""
 
 
+_UNTRACED: AbstractContextManager[Any] = nullcontext()
 _IS_CONFIG = re.compile(r"[=/\n]|\.properties$")
 """Tells the text or the path of properties from the name of a topic."""
 
@@ -53,6 +57,8 @@ class FacedCore(Protocol):
     def reporting(self) -> MetricsReporting: ...
     @property
     def default_timeout(self) -> float: ...
+    @property
+    def tracing(self) -> ClientTracing | None: ...
     async def start(self) -> None: ...
     def forgotten(self, face: object, remedy: str) -> None: ...
     def closing(self, caller: int) -> bool: ...
@@ -116,6 +122,36 @@ class FaceBase(OwnMetrics):
     def wakeup(self) -> None:
         """End the wait of a task inside `poll` with `WakeupError`, or the next one; may be called from any thread."""
         self._core.wakeup()
+
+    def processing(self, records: ConsumerRecord | Iterable[ConsumerRecord]) -> AbstractContextManager[Any]:
+        """A block in which records are processed, for `with`, in async code too: a span while `tracing` is on.
+
+        The span (`process TOPIC`, kind CONSUMER) is the current one in the block, so that what is done and sent there
+        belongs to it; an exception that leaves the block is recorded. It is linked to the spans in which the records
+        were sent. That of a single record is also its parent, unless the block is within another span, which is the
+        parent then. While tracing is off, nothing is done.
+
+        Args:
+            records: A record; or several, such as what `poll` returned, for one span over all of them.
+
+        Returns:
+            The block, whose value is the `opentelemetry.trace.Span`, or None while tracing is off.
+
+        Raises:
+            TypeError: It is neither a record nor records.
+        """
+        tracing = self._core.tracing
+        if isinstance(records, ConsumerRecord):
+            return _UNTRACED if tracing is None else tracing.processing((records,), batch=False)
+        if not isinstance(records, Iterable):
+            raise TypeError(f"processing needs a record that poll returned, or several of them; not {shown(records)}")
+        if tracing is None:
+            return _UNTRACED
+        several = list(records)
+        for record in several:
+            if not isinstance(record, ConsumerRecord):
+                raise TypeError(f"processing needs records that poll returned; {shown(record)} is none")
+        return tracing.processing(several, batch=True)
 
     def _metrics_registry(self) -> MetricsRegistry:
         self._check_here()

@@ -21,11 +21,13 @@ from kclient.consumer.interfaces import ConsumerInterceptor
 from kclient.consumer.reset import ResetPolicy
 from kclient.errors import ConfigError
 from kclient.serialization import resolve_deserializer
+from kclient.tracing.resolve import resolve_tracing
 
 if TYPE_CHECKING:
     from kclient.config import ConsumerConfig, ShareConsumerConfig
     from kclient.records import Deserialize
     from kclient.serialization import Deserializer
+    from kclient.tracing.spans import ClientTracing
 
 _ASSIGNORS: dict[str, type[Assignor]] = {
     kind.name: kind for kind in (RangeAssignor, RoundRobinAssignor, StickyAssignor, CooperativeStickyAssignor)
@@ -54,6 +56,8 @@ class ConsumerSettings:
     """Arguments for `records.decode_records`."""
     deserializers: tuple[Deserializer[Any], ...]
     interceptors: tuple[ConsumerInterceptor, ...]
+    tracing: ClientTracing | None
+    """Makes spans; None where nobody wants them."""
 
     @classmethod
     def of(cls, config: ConsumerConfig) -> ConsumerSettings:
@@ -80,6 +84,7 @@ class ConsumerSettings:
             decode_options=as_decoded(config, key, value),
             deserializers=tuple(found for found in (key, value) if found is not None),
             interceptors=tuple(_interceptor(given) for given in config.interceptor_classes),
+            tracing=resolve_tracing(config.tracing, config.client_id, config.group_id),
         )
 
 

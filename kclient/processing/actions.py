@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -22,11 +23,13 @@ class Ask:
     arguments: tuple[Any, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Collect:
     """Give the function something, and gather all records that it returns or yields."""
 
     argument: Any
+    context: AbstractContextManager[None] | None = None
+    """That of its span, for what is sent afterwards; None while tracing is off."""
 
 
 @dataclass(slots=True)
@@ -36,6 +39,8 @@ class SendOutputs:
     records: Sequence[ProducerRecord]
     sent: int = 0
     """How many were appended; also where it is broken off."""
+    context: AbstractContextManager[None] | None = None
+    """In which of `Collect` they belong."""
 
 
 @dataclass(slots=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import contextmanager
 from math import isnan
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from kclient.errors import IllegalStateError
 from kclient.processing.actions import as_output
@@ -16,11 +17,15 @@ from kclient.processing.settings import COMMIT_INTERVAL, MAX_RETRIES, RETRY_TIME
 from kclient.producer import ProducerRecord
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from kclient.consumer.base import ConsumerBase
     from kclient.metrics.metric import Metrics
+    from kclient.processing.actions import Collect
     from kclient.processing.failures import OnError
     from kclient.processing.progress import ProcessingProgress
     from kclient.producer.base import ProducerBase
+    from kclient.tracing.spans import Processing
 
 RAISE = Raise()
 
@@ -101,6 +106,15 @@ def _most_behind(metrics: Metrics) -> int:
     """The lag of the partition that has the greatest now."""
     lags = (metric.value for name, metric in metrics.items() if name.name == "records-lag")
     return max((int(lag) for lag in lags if isinstance(lag, float) and not isnan(lag)), default=0)
+
+
+@contextmanager
+def spans_of(consumer: ConsumerBase, step: Collect) -> Iterator[None]:
+    """The span of what a function is given, for the length of a block; what is sent afterwards belongs to it, too."""
+    block = cast("Processing", consumer.processing(step.argument))
+    with block:
+        step.context = block.again()
+        yield
 
 
 def outputs_of(result: object) -> list[ProducerRecord]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterable, Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kclient.arguments import shown
@@ -12,7 +12,7 @@ from kclient.concurrency import ThreadSignal, drive
 from kclient.consumer import RebalanceListener
 from kclient.errors import IllegalStateError
 from kclient.processing.actions import Ask, Collect, Idle, ProcessRun, SendOutputs, WorkThrough
-from kclient.processing.base import RAISE, ProcessorBase, outputs_of
+from kclient.processing.base import RAISE, ProcessorBase, outputs_of, spans_of
 from kclient.processing.loop import ClientCalls, FinalError
 from kclient.processing.processor import Outputs
 from kclient.processing.settings import COMMIT_INTERVAL, MAX_RETRIES, RETRY_TIMEOUT, check_function
@@ -97,6 +97,9 @@ class BlockingProcessor(ProcessorBase):
         self._consumer = consumer
         self._producer = producer
         self._function = function
+        traced = consumer.config.tracing is not None
+        self._run_through = self._process_traced_run if traced else self._process_run
+        self._collect_from = self._collect_traced if traced else self._collect
         self._rest = ThreadSignal()
 
     def _wake(self) -> None:
@@ -150,14 +153,15 @@ class BlockingProcessor(ProcessorBase):
 
     def _carry_out(self, step: Step) -> Any:
         match step:
-            case Collect(argument):
-                return self._collect(argument)
+            case Collect():
+                return self._collect_from(step)
             case SendOutputs():
-                for record in step.records:
-                    self._send(record)
-                    step.sent += 1
+                with step.context or nullcontext():
+                    for record in step.records:
+                        self._send(record)
+                        step.sent += 1
             case ProcessRun():
-                self._process_run(step)
+                self._run_through(step)
             case Ask(function, arguments):
                 return _plain(function(*arguments), "on_error")
             case WorkThrough(partitions):
@@ -201,8 +205,26 @@ class BlockingProcessor(ProcessorBase):
                 run.sent = 0
             run.done += 1
 
-    def _collect(self, argument: Any) -> Sequence[ProducerRecord]:
-        return self._outputs(self._function(argument))
+    def _process_traced_run(self, run: ProcessRun) -> None:
+        """As without tracing: each record has a span, in which what comes of it is sent."""
+        for record in run.records:
+            if run.enough():
+                return
+            one = ProcessRun((record,), enough=lambda: False)
+            try:
+                with self._consumer.processing(record):
+                    self._process_run(one)
+            finally:
+                run.done += one.done
+                run.written += one.written
+                run.sending, run.sent = one.sending, one.sent
+
+    def _collect_traced(self, step: Collect) -> Sequence[ProducerRecord]:
+        with spans_of(self._consumer, step):
+            return self._collect(step)
+
+    def _collect(self, step: Collect) -> Sequence[ProducerRecord]:
+        return self._outputs(self._function(step.argument))
 
     def _outputs(self, result: Any) -> Sequence[ProducerRecord]:
         return outputs_of(_plain(result, "the function"))

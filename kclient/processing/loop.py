@@ -347,8 +347,10 @@ class ProcessingLoop:
         began = self._clock()
         try:
             argument = unit.as_records() if self._settings.batch else unit.records[0]
+            collect = Collect(argument)
             try:
-                outputs.records = yield Collect(argument)
+                outputs.records = yield collect
+                outputs.context = collect.context
             finally:
                 self._slowest = max(self._slowest, self._clock() - began)
             if outputs.records:

@@ -16,7 +16,7 @@ from kclient.concurrency import Wakeup, current_backend, drive_async, first_leaf
 from kclient.consumer import Consumer, RebalanceListener
 from kclient.errors import IllegalStateError
 from kclient.processing.actions import Ask, Collect, Idle, ProcessRun, SendOutputs, WorkThrough, as_output
-from kclient.processing.base import RAISE, ProcessorBase, outputs_of
+from kclient.processing.base import RAISE, ProcessorBase, outputs_of, spans_of
 from kclient.processing.loop import ClientCalls, FinalError
 from kclient.processing.settings import COMMIT_INTERVAL, MAX_RETRIES, RETRY_TIMEOUT, check_function
 from kclient.producer import Producer, ProducerRecord
@@ -120,6 +120,9 @@ class Processor(ProcessorBase):
         self._consumer = consumer
         self._producer = producer
         self._function = function
+        traced = consumer.config.tracing is not None
+        self._run_through = self._process_traced_run if traced else self._process_run
+        self._collect_from = self._collect_traced if traced else self._collect
         self._rest = Wakeup()
 
     def _wake(self) -> None:
@@ -175,14 +178,15 @@ class Processor(ProcessorBase):
 
     async def _carry_out(self, step: Step) -> Any:
         match step:
-            case Collect(argument):
-                return await self._collect(argument)
+            case Collect():
+                return await self._collect_from(step)
             case SendOutputs():
-                for record in step.records:
-                    await self._send(record)
-                    step.sent += 1
+                with step.context or nullcontext():
+                    for record in step.records:
+                        await self._send(record)
+                        step.sent += 1
             case ProcessRun():
-                await self._process_run(step)
+                await self._run_through(step)
             case Ask(function, arguments):
                 with _own_cancellations() if function is self._settings.on_error else nullcontext():
                     return await _awaited(function(*arguments))
@@ -226,9 +230,27 @@ class Processor(ProcessorBase):
                 run.sent = 0
             run.done += 1
 
-    async def _collect(self, argument: Any) -> Sequence[ProducerRecord]:
+    async def _process_traced_run(self, run: ProcessRun) -> None:
+        """As without tracing: each record has a span, in which what comes of it is sent."""
+        for record in run.records:
+            if run.enough():
+                return
+            one = ProcessRun((record,), enough=lambda: False)
+            try:
+                with self._consumer.processing(record):
+                    await self._process_run(one)
+            finally:
+                run.done += one.done
+                run.written += one.written
+                run.sending, run.sent = one.sending, one.sent
+
+    async def _collect_traced(self, step: Collect) -> Sequence[ProducerRecord]:
+        with spans_of(self._consumer, step):
+            return await self._collect(step)
+
+    async def _collect(self, step: Collect) -> Sequence[ProducerRecord]:
         with _own_cancellations():
-            return await self._outputs(self._function(argument))
+            return await self._outputs(self._function(step.argument))
 
     async def _outputs(self, result: Any) -> Sequence[ProducerRecord]:
         with _own_cancellations():

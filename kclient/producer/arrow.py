@@ -22,6 +22,7 @@ from kclient.errors import (
     MissingExtraError,
     SerializationError,
 )
+from kclient.producer.arrow_headers import with_headers
 from kclient.producer.delivery import Deliveries
 from kclient.records import Destinations, RecordColumns, RecordSource
 from kclient.records.arrow_source import (
@@ -130,12 +131,13 @@ class Piece:
         )
 
 
-def pieces_of(topic: str | None, data: Any) -> Iterator[Piece]:
+def pieces_of(topic: str | None, data: Any, headers: Mapping[str, bytes] | None = None) -> Iterator[Piece]:
     """The rows of Arrow data, in pieces.
 
     Args:
         topic: Topic of all rows; None takes the column `topic`.
         data: A Table, a RecordBatch, an iterable of RecordBatches, or what offers a stream of them.
+        headers: What each row gets beside its own headers; those of the same names it loses.
 
     Raises:
         MissingExtraError: pyarrow is not installed.
@@ -156,7 +158,7 @@ def pieces_of(topic: str | None, data: Any) -> Iterator[Piece]:
         _check_names(topic, batch.schema.names)
         for part in _parts(batch):
             try:
-                piece = Piece(pyarrow, topic, part, first)
+                piece = Piece(pyarrow, topic, with_headers(pyarrow, part, headers) if headers else part, first)
             except SerializationError as error:
                 raise SerializationError(f"send_arrow: {error.message}") from error.__cause__
             yield piece

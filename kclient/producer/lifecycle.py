@@ -34,6 +34,7 @@ from kclient.producer.settings import ProducerSettings
 from kclient.producer.states import TransactionState
 from kclient.producer.status import ProducerStatus
 from kclient.producer.topics import KnownTopics, TopicLoader
+from kclient.producer.traced_sending import TracedSending
 from kclient.producer.transaction_driver import TransactionDriver
 from kclient.producer.transactions import TransactionManager
 from kclient.unclosed import warn_unclosed
@@ -107,7 +108,8 @@ class ProducerLifecycle:
         self._on_wake = on_wake
         self.buffer: BatchBuffer = BatchBuffer(settings.accumulator, self._wake_sender)
         self._topics = KnownTopics()
-        self.sending: Sending = Sending(
+        sending = Sending if settings.tracing is None else partial(TracedSending, settings.tracing)
+        self.sending: Sending = sending(
             RecordAppender(
                 self.buffer.appender,
                 Accumulator(self.buffer, settings.accumulator, self.reports),
@@ -176,7 +178,7 @@ class ProducerLifecycle:
         """Whether a record goes to the buffer as it is: then `send` tries the compiled append first."""
         used = self._settings
         plugins = (used.partitioner, used.key_serializer, used.value_serializer)
-        return not used.interceptors and all(plugin is None for plugin in plugins)
+        return used.tracing is None and not used.interceptors and all(plugin is None for plugin in plugins)
 
     # ------------------------------------------------------------------ what lives in the loop
 

@@ -18,8 +18,9 @@ from kclient.producer.interfaces import ProducerRecord
 from kclient.producer.record_arguments import as_headers, as_partition_number, check_alone
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+    from kclient.producer.arrow import Piece, SendRow
     from kclient.producer.delivery_reports import DeliveryReports
     from kclient.producer.interceptors import Interceptors
     from kclient.producer.interfaces import DeliveryCallback
@@ -258,23 +259,31 @@ class Sending:
     def _send_arrow(self, topic: str | None, data: Any) -> Script[Deliveries]:
         deliveries = Deliveries()
         with telling_rows(deliveries):
-            if not self._intercepted:
-                yield from self._append_columns(topic, data, deliveries)
-                return deliveries
-            begun = self._clock()
-            for piece in pieces_of(topic, data):
-                for position in range(piece.rows):
-                    yield from self._send_into(deliveries, *piece.row(position), serialized=True)
-                    if self._clock() - begun > LONGEST_PIECE:
-                        yield LetOthersRun()
-                        begun = self._clock()
+            yield from self._append_pieces(pieces_of(topic, data), deliveries)
         return deliveries
 
-    def _append_columns(self, topic: str | None, data: Any, deliveries: Deliveries) -> Script[None]:
+    def _append_pieces(self, pieces: Iterator[Piece], deliveries: Deliveries) -> Script[None]:
+        """Append rows: as columns, unless interceptors look at each."""
+        if not self._intercepted:
+            yield from self._append_columns(pieces, deliveries)
+            return
+        begun = self._clock()
+        for piece in pieces:
+            for position in range(piece.rows):
+                yield from self._append_row(deliveries, piece.row(position))
+                if self._clock() - begun > LONGEST_PIECE:
+                    yield LetOthersRun()
+                    begun = self._clock()
+
+    def _append_row(self, deliveries: Deliveries, row: SendRow) -> Script[None]:
+        """Append a row by itself."""
+        yield from self._send_into(deliveries, *row, serialized=True)
+
+    def _append_columns(self, pieces: Iterator[Piece], deliveries: Deliveries) -> Script[None]:
         """Rows go to open batches as columns; the first of them that finds no room there, or is odd, goes by itself."""
         begun = self._clock()
         try:
-            for piece in pieces_of(topic, data):
+            for piece in pieces:
                 position = 0
                 while position < piece.rows:
                     deliveries._unsure = True

@@ -12,10 +12,12 @@ from kclient.producer.interfaces import ProducerInterceptor
 from kclient.producer.partitioner import Partitioner, RoundRobinPartitioner
 from kclient.records import CompressionType
 from kclient.serialization import resolve_serializer
+from kclient.tracing.resolve import resolve_tracing
 
 if TYPE_CHECKING:
     from kclient.config import ProducerConfig
     from kclient.serialization import Serializer
+    from kclient.tracing.spans import ClientTracing
 
 GROWTH = 262144
 """Size up to which a batch grows while it waits for its turn, if `batch.size` is smaller."""
@@ -64,6 +66,8 @@ class ProducerSettings:
     partitioner: Partitioner | None
     """None: murmur2 of the key, or sticky."""
     interceptors: tuple[ProducerInterceptor, ...]
+    tracing: ClientTracing | None
+    """Makes spans; None where nobody wants them."""
 
     @classmethod
     def of(cls, config: ProducerConfig) -> ProducerSettings:
@@ -85,6 +89,7 @@ class ProducerSettings:
             value_serializer=resolve_serializer(config.value_serializer, "value.serializer"),
             partitioner=_partitioner(config.partitioner_class),
             interceptors=tuple(_interceptor(given) for given in config.interceptor_classes),
+            tracing=resolve_tracing(config.tracing, config.client_id),
         )
 
 

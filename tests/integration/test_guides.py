@@ -24,6 +24,7 @@ from kclient.types import TopicPartition
 from tests.conftest import require_java
 from tests.gateway_process import GatewayProcess
 from tests.stored import stored_records
+from tests.traced import Spans, id_of, linked
 
 if TYPE_CHECKING:
     from tests.kafka_server import KafkaServer
@@ -234,6 +235,21 @@ async def test_processing(gateway: str, anyio_backend_name: str, capsys: pytest.
     finally:
         signal.signal(signal.SIGTERM, before)
     assert capsys.readouterr().out.startswith("3 read, 0 written, 1 commits, lag 0")
+
+
+@pytest.mark.anyio
+async def test_tracing(gateway: str, topic: str) -> None:
+    names: dict[str, Any] = {}
+    for text in snippets("tracing.md"):
+        exec(text.replace('"flights"', f'"{topic}"').replace('"delays"', f'"{topic}-2"'), names)
+    spans = Spans()
+    async with kclient.Producer(bootstrap_servers=gateway, tracing=spans.provider) as producer:
+        await (await producer.send(topic, b"late"))
+    with anyio.fail_after(60):
+        await names["pass_on"](gateway, spans.provider)
+    processed, passed = spans.one(f"process {topic}"), spans.one(f"send {topic}-2")
+    assert linked(processed) == {id_of(spans.one(f"send {topic}"))}
+    assert passed.parent == processed.get_span_context()
 
 
 def test_testing_without_pytest(tmp_path: Path) -> None:

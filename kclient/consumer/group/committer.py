@@ -6,7 +6,7 @@ import contextlib
 import logging
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from kclient.consumer.interfaces import CommitCallback
     from kclient.consumer.notices import Notices
     from kclient.consumer.subscription import Places, SubscriptionState
+    from kclient.tracing.spans import ClientTracing, OpenSpan
     from kclient.types import OffsetAndMetadata, TopicPartition
 
 logger: logging.Logger = logging.getLogger("kclient.consumer")
@@ -57,6 +58,8 @@ class Commit:
     """While the coordinator is looked for, and nothing has been sent yet."""
     unknown: set[TopicPartition] = field(default_factory=set)
     """Partitions that do not exist (any more), of which nothing is committed."""
+    span: OpenSpan | None = None
+    """Ends when it is through, while tracing is on."""
 
     @property
     def offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -356,3 +359,26 @@ class Committer:
         level = logging.DEBUG if auto_commit.failures else logging.WARNING
         logger.log(level, "auto commit of %d partitions failed: %s", len(commit.offsets), error)
         auto_commit.failed(self._clock(), again=error.retriable)
+
+
+class TracedCommitter(Committer):
+    """One whose commits are spans, from the call that asked for them until they are through.
+
+    Args:
+        tracing: Makes the spans.
+        parts: As for `Committer`.
+    """
+
+    def __init__(self, tracing: ClientTracing, **parts: Any) -> None:
+        super().__init__(**parts)
+        self._tracing = tracing
+
+    def put(self, commit: Commit) -> None:
+        """As without tracing."""
+        commit.span = self._tracing.settling(commit.offsets)
+        super().put(commit)
+
+    def _tell(self, commit: Commit, error: KafkaError | None) -> None:
+        super()._tell(commit, error)
+        if commit.span is not None:
+            commit.span.end(error)

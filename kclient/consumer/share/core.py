@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
@@ -30,7 +31,9 @@ from kclient.consumer.share.metrics import ShareMetrics
 from kclient.consumer.share.polling import SharePolling
 from kclient.consumer.share.sessions import ShareSessions
 from kclient.consumer.share.settings import ShareConsumerSettings
+from kclient.consumer.share.traced import TracedShareCollector, TracedSharePolling
 from kclient.consumer.tasks import BackgroundTasks
+from kclient.consumer.traced import PollSpans
 from kclient.consumer.waits import Waits
 from kclient.errors import ClosedError
 from kclient.metrics.registry import registry_for
@@ -44,6 +47,7 @@ if TYPE_CHECKING:
     from kclient.config import ShareConsumerConfig
     from kclient.consumer.share.model import AcknowledgementCommitCallback
     from kclient.consumer.share.sessions import ShareNews
+    from kclient.tracing.spans import ClientTracing
 
 logger: logging.Logger = logging.getLogger("kclient.consumer.share")
 
@@ -104,7 +108,9 @@ class ShareConsumerCore:
         self.errors: PendingErrors = PendingErrors(self._on_error)
         self.notices: Notices = Notices(lambda: self.life.state, (), settings.deserializers)
         self.waits: Waits = Waits(self.life.check, Attempts(self.cluster, clock).late, self.supervisor.check_loop)
-        self.collector: ShareCollector = ShareCollector(
+        self.tracing: ClientTracing | None = settings.tracing
+        spans = None if settings.tracing is None else PollSpans(settings.tracing)
+        self.collector: ShareCollector = (ShareCollector if spans is None else partial(TracedShareCollector, spans))(
             clock=clock,
             lock=self._lock,
             sessions=self.sessions,
@@ -115,7 +121,7 @@ class ShareConsumerCore:
             decode_options=settings.decode_options,
         )
         self.readiness: PollReadiness = PollReadiness(clock, self._lock, self._has_work, self.collector.has_ready)
-        self.polling: SharePolling = SharePolling(
+        self.polling: SharePolling = (SharePolling if spans is None else partial(TracedSharePolling, spans))(
             lock=self._lock,
             check=self.life.check_polling,
             member=self.member,

@@ -11,10 +11,12 @@ from kclient.consumer.settings import as_decoded
 from kclient.consumer.share.model import ShareFetchSettings
 from kclient.errors import ConfigError
 from kclient.serialization import resolve_deserializer
+from kclient.tracing.resolve import resolve_tracing
 
 if TYPE_CHECKING:
     from kclient.config import ShareConsumerConfig
     from kclient.serialization import Deserializer
+    from kclient.tracing.spans import ClientTracing
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,8 @@ class ShareConsumerSettings:
     decode_options: dict[str, Any]
     """Arguments for `records.decode_records`."""
     deserializers: tuple[Deserializer[Any], ...]
+    tracing: ClientTracing | None
+    """Makes spans; None where nobody wants them."""
 
     @classmethod
     def of(cls, config: ShareConsumerConfig) -> ShareConsumerSettings:
@@ -63,4 +67,5 @@ class ShareConsumerSettings:
             default_timeout=config.default_api_timeout_ms / 1000,
             decode_options=as_decoded(config, key, value),
             deserializers=tuple(found for found in (key, value) if found is not None),
+            tracing=resolve_tracing(config.tracing, config.client_id, config.group_id),
         )
