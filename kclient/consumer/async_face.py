@@ -18,10 +18,11 @@ from kclient.consumer.face_base import CLOSE_TIMEOUT, LONG, FaceBase, deadline_o
 from kclient.errors import IllegalStateError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
     from types import TracebackType
     from uuid import UUID
 
+    from kclient.consumer.actions import Script
     from kclient.records import ConsumerRecord
 
 
@@ -125,17 +126,19 @@ class AsyncFace(FaceBase):
 
     # ------------------------------------------------------------------ records
 
-    async def _poll(self, timeout: float, take: Any) -> Any:
+    async def _poll(self, timeout: float, take: Any, script: Callable[..., Script] | None = None) -> Any:
+        """Carry out a poll, or another script that takes a deadline and `take`."""
         if self._poller is not None:
             self._core.life.check_polling()
             raise IllegalStateError("Another task is polling this consumer: one task polls at a time")
         self._poller = anyio.get_current_task().id
+        poll = self._poll_script if script is None else script
         try:
             self._core.life.check_polling()
             self._core.supervisor.check_loop()
             self._collector.settle()
             await anyio.lowlevel.checkpoint()  # a loop that only polls must not starve the background tasks
-            found = await drive_async(self._poll_script(deadline_of(self._core, timeout), take), self._carry_out)
+            found = await drive_async(poll(deadline_of(self._core, timeout), take), self._carry_out)
         except BaseException:  # on trio, Ctrl-C may come anywhere: what was taken and not returned comes again
             self._collector.put_back()
             raise

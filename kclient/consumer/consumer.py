@@ -100,7 +100,13 @@ class Consumer(AsyncFace, ConsumerBase):
 
     # ------------------------------------------------------------------ records
 
-    async def poll(self, timeout: float = 0.0, *, max_records: int | None = None) -> ConsumerRecords:
+    async def poll(
+        self,
+        timeout: float = 0.0,
+        *,
+        max_records: int | None = None,
+        partitions: Iterable[Partition] | None = None,
+    ) -> ConsumerRecords:
         """The next records, at most `max.poll.records`; waits until there are some.
 
         What earlier polls returned counts as processed from now on: auto commit commits it. Joining the group and
@@ -109,13 +115,15 @@ class Consumer(AsyncFace, ConsumerBase):
         Args:
             timeout: Seconds to wait at most; 0 returns what is there.
             max_records: At most so many records; None is `max.poll.records`.
+            partitions: Return records of these partitions only, as far as they are assigned; None is all. Others are
+                not fetched meanwhile, and keep their positions and what was fetched of them, as with `pause`.
 
         Returns:
             The records; empty when the time is over first.
 
         Raises:
             ValueError: The timeout is negative, or `max_records` below 1.
-            TypeError: One of them is no number.
+            TypeError: One of them is no number, or the partitions are none.
             WakeupError: `wakeup` was called.
             NoOffsetForPartitionError: A partition has no position, and `auto.offset.reset` is `none`.
             OffsetOutOfRangeError: A position does not exist any more, and `auto.offset.reset` is `none`.
@@ -126,7 +134,10 @@ class Consumer(AsyncFace, ConsumerBase):
         take = self._collector.take
         if max_records is not None:
             take = partial(take, as_count(max_records, "max_records"))
-        records: ConsumerRecords | None = await self._poll(timeout, take)
+        script = None
+        if partitions is not None:
+            script = partial(self._core.polling.poll_only, frozenset(as_partitions(partitions)))
+        records: ConsumerRecords | None = await self._poll(timeout, take, script)
         return ConsumerRecords() if records is None else records
 
     async def joined(self, timeout: float | None = None) -> set[TopicPartition]:

@@ -9,7 +9,7 @@ from kclient.consumer.subscription import SubscriptionKind
 from kclient.errors import IllegalStateError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from kclient.concurrency import MomentLock, Wakeup
     from kclient.consumer.actions import Script
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from kclient.consumer.readiness import PollReadiness
     from kclient.consumer.subscription import SubscriptionState
     from kclient.consumer.waits import Waits
+    from kclient.types import TopicPartition
 
 _POLL_INTERVAL = 1.0
 """Seconds for which records are iterated over without looking at anything else."""
@@ -77,6 +78,23 @@ class Polling:
             return (yield from self._poll(deadline, take))
         finally:
             self._metrics.ends(readiness.clock())
+
+    def poll_only(self, partitions: Collection[TopicPartition], deadline: float, take: Callable[[], Any]) -> Script:
+        """As `poll`, but partitions that are not among these rest meanwhile, also those that the poll is assigned."""
+
+        def take_of_these() -> Any:
+            with self._lock:
+                self._subscriptions.rest_but(partitions)
+            return take()
+
+        try:
+            with self._lock:
+                self._subscriptions.rest_but(partitions)
+            return (yield from self.poll(deadline, take_of_these))
+        finally:
+            with self._lock:
+                self._subscriptions.rest_no_more()
+                self._fetch_wakeup.set()  # it has to wait for the lock
 
     def _poll(self, deadline: float, take: Callable[[], Any]) -> Script:
         readiness, group = self._readiness, self._group

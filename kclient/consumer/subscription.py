@@ -93,6 +93,7 @@ class PartitionState:
         "preferred_until",
         "quiet_at",
         "read_id",
+        "resting",
         "retry_at",
         "state",
         "stored",
@@ -121,6 +122,8 @@ class PartitionState:
         self.paused: bool = False
         self.pause: int = 0
         """When it was paused last: who has been for longest has the least."""
+        self.resting: bool = False
+        """Whether it is paused for the length of a poll of other partitions, and the user has not paused it."""
         self.attempt: object | None = None
         """The fetch or the search for a position that is under way; what any other one brings comes too late. Or the
         error behind which nothing is fetched."""
@@ -550,9 +553,13 @@ class SubscriptionState:
             IllegalStateError: One of them is not assigned; then nothing is paused.
         """
         for state in [self.state(tp) for tp in partitions]:
-            if not state.paused:
-                self._pauses += 1
-                state.paused, state.pause = True, self._pauses
+            self._pause(state)
+            state.resting = False
+
+    def _pause(self, state: PartitionState) -> None:
+        if not state.paused:
+            self._pauses += 1
+            state.paused, state.pause = True, self._pauses
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         """Undo `pause`.
@@ -561,14 +568,32 @@ class SubscriptionState:
             IllegalStateError: One of them is not assigned; then nothing is resumed.
         """
         for state in [self.state(tp) for tp in partitions]:
-            if state.paused:
-                state.paused = False
-                state.quiet_at = None  # that was before the pause
+            if not state.resting:
+                self._resume(state)
+
+    def _resume(self, state: PartitionState) -> None:
+        if state.paused:
+            state.paused = False
+            state.quiet_at = None  # that was before the pause
+
+    def rest_but(self, partitions: Collection[TopicPartition]) -> None:
+        """Hand out nothing of other partitions than these until `rest_no_more`: as if the user had paused them."""
+        for state in self:
+            if not state.paused and state.tp not in partitions:
+                state.resting = True
+                self._pause(state)
+
+    def rest_no_more(self) -> None:
+        """Undo `rest_but`."""
+        for state in self:
+            if state.resting:
+                self._resume(state)
+                state.resting = False
 
     @property
     def paused(self) -> set[TopicPartition]:
         """The paused partitions."""
-        return {state.tp for state in self if state.paused}
+        return {state.tp for state in self if state.paused and not state.resting}
 
 
 def _is_due(state: PartitionState, now: float) -> bool:

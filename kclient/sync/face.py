@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from uuid import UUID
 
+    from kclient.consumer.actions import Script
     from kclient.records import ConsumerRecord
     from kclient.sync.portal import Portal
 
@@ -169,9 +170,11 @@ class SyncFace(StartedByWith, FaceBase):
 
     # ------------------------------------------------------------------ records
 
-    def _poll(self, timeout: float, take: Any) -> Any:
+    def _poll(self, timeout: float, take: Any, script: Callable[..., Script] | None = None) -> Any:
+        """Carry out a poll, or another script that takes a deadline and `take`."""
         claim = _Claim()
         claims = self._claims
+        poll = self._poll_script if script is None else script
         try:
             self._begin_poll(claim)
             self._running()
@@ -179,7 +182,7 @@ class SyncFace(StartedByWith, FaceBase):
             if self._broken_off:
                 self._recover()
             self._collector.settle()
-            found = drive(self._poll_script(deadline_of(self._core, timeout), take), self._carry_out)
+            found = drive(poll(deadline_of(self._core, timeout), take), self._carry_out)
             claim.over.set()
         except BaseException:
             try:

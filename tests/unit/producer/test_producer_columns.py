@@ -747,7 +747,7 @@ def test_deliveries_of_several_batches_in_a_row() -> None:
         assert isinstance(sent, Delivery)
         deliveries._add(sent.batch, sent.index, 1)
     table = pa.table({"value": [b"%d" % n for n in range(100)], "partition": [n % 3 for n in range(100)]})
-    assert not list(bench.sending._append_columns("t", table, deliveries)), "nothing to wait for"
+    assert not list(bench.sending._append_columns(pieces_of("t", table), deliveries)), "nothing to wait for"
     places = [(delivery.batch.tp.partition, delivery.index) for delivery in deliveries]
     assert [partition for partition, _ in places] == [n % 2 for n in range(100)] + [n % 3 for n in range(100)]
     for number in range(3):
