@@ -71,6 +71,13 @@ class ConsumerConfig(ClientConfig):
         a habit of librdkafka's, it is what `store_offsets` has stored: what you are through with.""",
         own=True,
     )
+    enable_partition_eof: bool = setting(
+        Boolean(),
+        False,
+        """Whether `poll` tells that the end of a partition is reached, and returns for it, once each time
+        (`ConsumerRecords.partition_ends`). A setting of librdkafka's. Iteration and `poll_arrow` tell of none.""",
+        own=True,
+    )
     exclude_internal_topics: bool = setting(
         Boolean(), True, "Whether subscriptions by pattern leave out Kafka's own topics."
     )

@@ -21,6 +21,7 @@ from kclient.consumer.attempts import Attempts
 from kclient.consumer.departure import Departure
 from kclient.consumer.fetch.control import FetchControl
 from kclient.consumer.fetch.driver import FETCH_CHANNELS, FetchDriver
+from kclient.consumer.fetch.ends import PartitionEnds
 from kclient.consumer.fetch.fetcher import Fetcher
 from kclient.consumer.fetch.offset_queries import OffsetQueries
 from kclient.consumer.fetch.positions import PositionFinder
@@ -125,7 +126,12 @@ class ConsumerCore:
         self.subscriptions: SubscriptionState = SubscriptionState(settings.policy, store_by_hand=settings.store_by_hand)
         self.fetcher: Fetcher = Fetcher(settings.fetch, self.subscriptions, self._counted.fetches)
         buffer = self.fetcher.buffer
-        self.readiness: PollReadiness = PollReadiness(clock, self._lock, self._has_work, lambda: buffer.has_ready)
+        self.readiness: PollReadiness = PollReadiness(clock, self._lock, self._has_work, self._has_records)
+        self.ends: PartitionEnds | None = None
+        """Tells of the ends of partitions, where the user wants that."""
+        if config.enable_partition_eof:
+            committed = settings.fetch.read_committed
+            self.ends = PartitionEnds(self._lock, self.subscriptions, read_committed=committed)
         self.errors: PendingErrors = PendingErrors(self._on_error)
         self.notices: Notices = Notices(lambda: self.life.state, settings.interceptors, settings.deserializers)
         attempts = Attempts(self.cluster, clock)
@@ -401,6 +407,10 @@ class ConsumerCore:
             or not self.life.running
             or (self._group is not None and self._group.needs_poll)
         )
+
+    def _has_records(self) -> bool:
+        """Under the lock: whether poll has something to hand out."""
+        return self.fetcher.buffer.has_ready or (self.ends is not None and self.ends.due)
 
     def _on_error(self) -> None:
         """Poll has something to raise, and so have calls that wait for a position."""

@@ -46,6 +46,15 @@ class ConsumerRecords(Sequence["ConsumerRecord"]):
         return dict(self._next_offsets)
 
     @property
+    def partition_ends(self) -> dict[TopicPartition, int]:
+        """The partitions of which the end is reached with these records, and its offset (`enable.partition.eof`).
+
+        It is told once, and again after further records or a `seek`. A poll that has only ends to tell returns them
+        without records, and counts as true.
+        """
+        return {}
+
+    @property
     def is_empty(self) -> bool:
         """Whether there are no records."""
         return not self._by_partition

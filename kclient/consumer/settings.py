@@ -116,6 +116,7 @@ def _fetch(config: ConsumerConfig) -> FetchSettings:
         max_partition_bytes=config.max_partition_fetch_bytes,
         read_committed=config.isolation_level == "read_committed",
         client_rack=config.client_rack,
+        tell_ends=config.enable_partition_eof,
         retry_backoff=_backoff(config),
         preferred_replica_age=config.metadata_max_age_ms / 1000,
     )

@@ -73,8 +73,10 @@ class PartitionState:
     """The consumer's state in one partition."""
 
     __slots__ = (
+        "answered",
         "attempt",
         "buffered",
+        "end_told",
         "epoch",
         "failures",
         "fetch_epoch",
@@ -142,6 +144,10 @@ class PartitionState:
         self.log_start_offset: int | None = None
         self.told_at: float | None = None
         """When a broker has told these three last, or that they have not changed."""
+        self.answered: int | None = None
+        """The version for which a fetch was answered, where the ends of partitions are told."""
+        self.end_told: tuple[int, int] | None = None
+        """The version, and the position at the end that the user has been told of last."""
         self.preferred_replica: int | None = None
         """A replica that the leader sent us to (KIP-392)."""
         self.preferred_until: float = 0.0

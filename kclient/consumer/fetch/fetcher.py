@@ -82,6 +82,8 @@ class FetchSettings:
     """How long a partition is not asked for after an error."""
     preferred_replica_age: float = 300.0
     """Seconds for which a replica that the leader sent us to is used."""
+    tell_ends: bool = False
+    """Whether poll tells of the ends of partitions."""
 
 
 @dataclass(slots=True, eq=False)
@@ -318,6 +320,9 @@ class Fetcher:
         for state in current:  # what a session leaves out has not changed
             if state.high_watermark is not None:
                 state.told_at = now
+            if self.settings.tell_ends and state.answered != state.version:
+                state.answered = state.version
+                news.ready = True
         for topic in response.responses:
             name = topic.topic or plan.names.get(bytes(topic.topic_id), "")
             for data in topic.partitions:
@@ -367,6 +372,7 @@ class Fetcher:
         if data.error_code or data.records:
             state.quiet_at = None
         if data.error_code:
+            state.answered = None
             self._refused(state, offset, data, news, now)
             return
         state.failures = 0
@@ -384,6 +390,8 @@ class Fetcher:
             state.preferred_until = now + self.settings.preferred_replica_age
         if data.records is not None and len(data.records):
             self._keep(state, data, frame, news)
+        elif self.settings.tell_ends:
+            news.ready = True  # there may be an end to be told of
 
     def _diverged(self, state: PartitionState, leaders: FetchResponseEpochEndOffset, news: FetchNews) -> None:
         """The leader's log has another epoch at the end of what was fetched (KIP-595).
