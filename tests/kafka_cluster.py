@@ -51,16 +51,24 @@ class KafkaCluster:
     """Three brokers that are controllers too; `servers` has them by node id.
 
     Who hurts a broker calls `heal` afterwards: the cluster is shared.
+
+    Args:
+        version: Of Kafka.
+        folder: Where they keep what they have.
+        overrides: Settings of all of them.
+        racks: Whether each is in a rack of its own, `rack1` to `rack3`.
     """
 
-    def __init__(self, version: str, folder: Path, overrides: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, version: str, folder: Path, overrides: Mapping[str, str] | None = None, *, racks: bool = False
+    ) -> None:
         self.version = version
         controllers = dict(zip(NODES, free_ports(len(NODES)), strict=True))
         self.servers: dict[int, KafkaServer] = {}
         for node in NODES:
             place = folder / f"node{node}"
             place.mkdir()
-            settings = {**_OVERRIDES, **(overrides or {})}
+            settings = {**_OVERRIDES, **(overrides or {}), **({"broker.rack": f"rack{node}"} if racks else {})}
             self.servers[node] = KafkaServer(version, place, settings, place=Place(node, controllers), heap="512m")
         self.bootstrap = ",".join(server.bootstrap for server in self.servers.values())
 

@@ -102,6 +102,17 @@ class ClusterSnapshot:
         found = self.topics.get(topic)
         return 0 if found is None else len(found.partitions)
 
+    def racks(self, topic: str) -> list[set[str]]:
+        """For each partition of a topic, by number, the racks of its replicas, as far as brokers tell them."""
+        found = self.topics.get(topic)
+        if found is None:
+            return []
+        racks = {node.id: node.rack for node in self.nodes.values() if node.rack is not None}
+        return [
+            {racks[replica] for replica in found.partitions[number].replicas if replica in racks}
+            for number in sorted(found.partitions)
+        ]
+
     def topic_id(self, topic: str) -> bytes:
         """The topic's id, or 16 zero bytes if it is unknown (KIP-516)."""
         found = self.topics.get(topic)

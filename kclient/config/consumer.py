@@ -58,7 +58,8 @@ class ConsumerConfig(ClientConfig):
     client_rack: str = setting(
         Text(sent=True),
         "",
-        "Where the client is: records are fetched from a replica nearby if the brokers say so (KIP-392).",
+        """Where the client is: records are fetched from a replica nearby if the brokers say so (KIP-392), and the range
+        assignor gives it partitions that have one (KIP-881).""",
     )
     default_api_timeout_ms: int = setting(Number(0), 60_000, "Time for calls that are given no `timeout`.")
     enable_auto_commit: bool = setting(

@@ -134,8 +134,8 @@ class Consumer(AsyncFace, ConsumerBase):
         take = self._collector.take
         if max_records is not None:
             take = partial(take, as_count(max_records, "max_records"))
-        if self._core.ends is not None:
-            take = partial(self._core.ends.take, take)
+        if self._core.polling.ends is not None:
+            take = partial(self._core.polling.ends.take, take)
         script = None
         if partitions is not None:
             script = partial(self._core.polling.poll_only, frozenset(as_partitions(partitions)))

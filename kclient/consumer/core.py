@@ -127,11 +127,6 @@ class ConsumerCore:
         self.fetcher: Fetcher = Fetcher(settings.fetch, self.subscriptions, self._counted.fetches)
         buffer = self.fetcher.buffer
         self.readiness: PollReadiness = PollReadiness(clock, self._lock, self._has_work, self._has_records)
-        self.ends: PartitionEnds | None = None
-        """Tells of the ends of partitions, where the user wants that."""
-        if config.enable_partition_eof:
-            committed = settings.fetch.read_committed
-            self.ends = PartitionEnds(self._lock, self.subscriptions, read_committed=committed)
         self.errors: PendingErrors = PendingErrors(self._on_error)
         self.notices: Notices = Notices(lambda: self.life.state, settings.interceptors, settings.deserializers)
         attempts = Attempts(self.cluster, clock)
@@ -170,7 +165,6 @@ class ConsumerCore:
         )
         self.positions: PositionFinder = self._make_positions(settings, attempts, config.request_timeout_ms)
         self._fetch_driver = self._make_fetch_driver(config.request_timeout_ms / 1000)
-        self.tracing: ClientTracing | None = settings.tracing
         spans = None if settings.tracing is None else PollSpans(settings.tracing)
         self.collector: FetchCollector = collector_of(spans, intercepted=bool(settings.interceptors))(
             lock=self._lock,
@@ -194,6 +188,7 @@ class ConsumerCore:
             notices=self.notices,
             metrics=self._counted.polls,
             fetch_wakeup=self._fetch_wakeup,
+            ends=PartitionEnds.of(self._lock, self.subscriptions, settings.fetch),
         )
         self.departure: Departure = Departure(
             clock=clock,
@@ -319,6 +314,11 @@ class ConsumerCore:
     # ------------------------------------------------------------------ any thread
 
     @property
+    def tracing(self) -> ClientTracing | None:
+        """Makes spans; None where nobody wants them."""
+        return self.polling.tracing
+
+    @property
     def has_group(self) -> bool:
         """Whether there is a `group.id`."""
         return self._group is not None
@@ -410,7 +410,8 @@ class ConsumerCore:
 
     def _has_records(self) -> bool:
         """Under the lock: whether poll has something to hand out."""
-        return self.fetcher.buffer.has_ready or (self.ends is not None and self.ends.due)
+        ends = self.polling.ends
+        return self.fetcher.buffer.has_ready or (ends is not None and ends.due)
 
     def _on_error(self) -> None:
         """Poll has something to raise, and so have calls that wait for a position."""

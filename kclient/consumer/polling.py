@@ -14,12 +14,14 @@ if TYPE_CHECKING:
     from kclient.concurrency import MomentLock, Wakeup
     from kclient.consumer.actions import Script
     from kclient.consumer.fetch.buffer import FetchBuffer
+    from kclient.consumer.fetch.ends import PartitionEnds
     from kclient.consumer.group.consumer_group import ConsumerGroup
     from kclient.consumer.metrics import PollMetrics
     from kclient.consumer.notices import Notices, PendingErrors
     from kclient.consumer.readiness import PollReadiness
     from kclient.consumer.subscription import SubscriptionState
     from kclient.consumer.waits import Waits
+    from kclient.tracing.spans import ClientTracing
     from kclient.types import TopicPartition
 
 _POLL_INTERVAL = 1.0
@@ -41,6 +43,7 @@ class Polling:
         notices: Tell callbacks.
         metrics: Count polls.
         fetch_wakeup: Of the task that fetches.
+        ends: Tell of the ends of partitions; None where the user does not want that.
     """
 
     def __init__(
@@ -57,7 +60,12 @@ class Polling:
         notices: Notices,
         metrics: PollMetrics,
         fetch_wakeup: Wakeup,
+        ends: PartitionEnds | None = None,
     ) -> None:
+        self.ends: PartitionEnds | None = ends
+        """What it was given."""
+        self.tracing: ClientTracing | None = None
+        """Makes spans; None where nobody wants them."""
         self._lock = lock
         self._check = check
         self._subscriptions = subscriptions

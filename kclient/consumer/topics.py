@@ -82,7 +82,7 @@ class TopicWatch:
             if self._member is not None:
                 counts = {name: len(topic.partitions) for name, topic in snapshot.topics.items() if topic.counted}
                 unusable = snapshot.errors.keys() | (snapshot.topics.keys() - counts.keys())
-                self._member.update_metadata(counts, unusable, now)
+                self._member.update_metadata(counts, unusable, now, snapshot.racks)
             for topic in self._used():
                 self._heed(topic, topic_error(snapshot, topic))
 

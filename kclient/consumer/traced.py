@@ -62,6 +62,7 @@ class PollSpans:
 class _TracedPolling(Polling):
     def __init__(self, spans: PollSpans, **parts: Any) -> None:
         super().__init__(**parts)
+        self.tracing = spans.tracing
         self._spans = spans
 
     def poll(self, deadline: float, take: Callable[[], Any]) -> Script:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from kclient.concurrency import MomentLock
+    from kclient.consumer.fetch.fetcher import FetchSettings
     from kclient.consumer.subscription import PartitionState, SubscriptionState
     from kclient.records import ConsumerRecord
     from kclient.types import OffsetAndMetadata, TopicPartition
@@ -60,6 +61,11 @@ class PartitionEnds:
         self._lock = lock
         self._subscriptions = subscriptions
         self._read_committed = read_committed
+
+    @classmethod
+    def of(cls, lock: MomentLock, subscriptions: SubscriptionState, settings: FetchSettings) -> PartitionEnds | None:
+        """What the settings ask for; None for nothing."""
+        return cls(lock, subscriptions, read_committed=settings.read_committed) if settings.tell_ends else None
 
     @property
     def due(self) -> bool:

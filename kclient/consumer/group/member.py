@@ -53,6 +53,7 @@ from kclient.state_tables import next_state
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+    from kclient.consumer.group.model import RacksOf
     from kclient.types import TopicPartition
 
 logger: logging.Logger = logging.getLogger("kclient.consumer.coordinator")
@@ -83,7 +84,7 @@ class GroupMember(Membership):
         self.protocol: RebalanceProtocol = common_protocol(assignors)
         self.state: MemberState = MemberState.UNJOINED
         self._assignors = {assignor.name: assignor for assignor in assignors}
-        self._leader = GroupLeader()
+        self._leader = GroupLeader(by_rack=bool(settings.client_rack))
         self._heartbeats = Heartbeats(settings.heartbeat_interval, settings.session_timeout)
         self._topics: frozenset[str] | None = None
         self._by_pattern = False
@@ -293,15 +294,18 @@ class GroupMember(Membership):
         """As leader: the topics of all members, whose metadata the assignor needs."""
         return self._leader.topics
 
-    def update_metadata(self, counts: Mapping[str, int], unknown: Collection[str], now: float) -> None:
+    def update_metadata(
+        self, counts: Mapping[str, int], unknown: Collection[str], now: float, racks: RacksOf | None = None
+    ) -> None:
         """There are new metadata.
 
         Args:
             counts: The number of partitions of each topic.
             unknown: Topics that were asked for and do not exist, or cannot be read or counted.
             now: Monotonic time in seconds.
+            racks: Tells of a topic the racks of each partition's replicas.
         """
-        self._leader.update(counts, unknown)
+        self._leader.update(counts, unknown, racks)
         if self.state is MemberState.ASSIGNING:
             self._try_assign()
         elif self.state is MemberState.STABLE and self._leader.outdated:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
     from kclient.consumer.group.assignors import RebalanceProtocol
-    from kclient.consumer.group.model import Complete, MemberSettings, Prepare, Step, Todo
+    from kclient.consumer.group.model import Complete, MemberSettings, Prepare, RacksOf, Step, Todo
     from kclient.errors import KafkaError
     from kclient.types import TopicPartition
 
@@ -247,13 +247,16 @@ class Membership(ABC):
     # ------------------------------------------------------------------ what the cluster does
 
     @abstractmethod
-    def update_metadata(self, counts: Mapping[str, int], unknown: Collection[str], now: float) -> None:
+    def update_metadata(
+        self, counts: Mapping[str, int], unknown: Collection[str], now: float, racks: RacksOf | None = None
+    ) -> None:
         """There are new metadata.
 
         Args:
             counts: The number of partitions of each topic.
             unknown: Topics that were asked for and do not exist, or cannot be read or counted.
             now: Monotonic time in seconds.
+            racks: Tells of a topic the racks of each partition's replicas.
         """
 
     @abstractmethod

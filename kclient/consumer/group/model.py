@@ -11,10 +11,13 @@ from kclient.cluster import Backoff
 from kclient.types import ConsumerGroupMetadata as ConsumerGroupMetadata
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Sequence
 
     from kclient.protocol.message import ApiMessage
     from kclient.types import TopicPartition
+
+RacksOf: TypeAlias = "Callable[[str], Sequence[Collection[str]]]"
+"""Tells of a topic the racks of each partition's replicas, as far as brokers tell them."""
 
 
 @dataclass(frozen=True, slots=True)

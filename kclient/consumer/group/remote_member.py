@@ -51,6 +51,8 @@ from kclient.types import TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
+    from kclient.consumer.group.model import RacksOf
+
 logger: logging.Logger = logging.getLogger("kclient.consumer.coordinator")
 
 COORDINATOR_GONE = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR})
@@ -336,7 +338,9 @@ class RemoteMember(Membership):
         """None: members know nothing of each other."""
         return set()
 
-    def update_metadata(self, counts: Mapping[str, int], unknown: Collection[str], now: float) -> None:
+    def update_metadata(
+        self, counts: Mapping[str, int], unknown: Collection[str], now: float, racks: RacksOf | None = None
+    ) -> None:
         """The broker counts the partitions itself."""
 
     def refreshed(self, refresh: object) -> None:

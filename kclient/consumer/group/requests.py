@@ -11,7 +11,7 @@ from kclient.consumer.group.consumer_protocol import (
     encode_assignment,
     encode_subscription,
 )
-from kclient.consumer.group.model import ConsumerGroupMetadata, GroupRequest, MemberSettings, RequestKind
+from kclient.consumer.group.model import ConsumerGroupMetadata, GroupRequest, MemberSettings, RacksOf, RequestKind
 from kclient.errors import KafkaError
 from kclient.protocol.messages import (
     FindCoordinatorRequest,
@@ -181,15 +181,23 @@ def read_subscriptions(members: Iterable[Any]) -> dict[str, Subscription]:
 
 
 def assign_members(
-    assignor: Assignor, members: Mapping[str, Subscription], counts: Mapping[str, int]
+    assignor: Assignor,
+    members: Mapping[str, Subscription],
+    counts: Mapping[str, int],
+    racks: RacksOf,
 ) -> dict[str, bytes]:
     """Run the assignor as the group's leader; the encoded assignment of every member.
+
+    `racks`: where the replicas of each partition of a topic are.
 
     Raises:
         KafkaError: The assignor failed.
     """
     try:
-        assigned = assignor.assign(counts, members)
+        if any(member.rack_id for member in members.values()):
+            assigned = assignor.assign_by_racks(counts, members, {topic: racks(topic) for topic in counts})
+        else:
+            assigned = assignor.assign(counts, members)
         return {
             member: encode_assignment(assigned.get(member, ()), assignor.assignment_user_data(member))
             for member in members

@@ -49,8 +49,8 @@ A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 class Bench:
     """A machine, the time, and shortcuts for the usual answers."""
 
-    def __init__(self, *, cooperative: bool = False, instance_id: str | None = None) -> None:
-        settings = MemberSettings("g", instance_id, retry_backoff=Backoff(100, 1000, jitter=0))
+    def __init__(self, *, cooperative: bool = False, instance_id: str | None = None, rack: str | None = None) -> None:
+        settings = MemberSettings("g", instance_id, retry_backoff=Backoff(100, 1000, jitter=0), client_rack=rack)
         self.machine = GroupMember(settings, [CooperativeStickyAssignor() if cooperative else RangeAssignor()])
         self.name = "cooperative-sticky" if cooperative else "range"
         self.now = 100.0
@@ -744,3 +744,29 @@ def test_leaving_again_does_not_take_the_place_of_leaving_before() -> None:
     assert bench.machine.awaits(second)
     bench.machine.failed(first, BrokerConnectionError("gone"), bench.now)
     assert bench.machine.leaving, "that was the first one"
+
+
+def test_a_leader_in_a_rack_assigns_by_racks_and_anew_when_replicas_move() -> None:
+    """KIP-881: partition 0 has no replica where the first member is."""
+    bench = Bench(rack="x")
+    places = {"a": [{"y"}, {"x"}]}
+    bench.machine.update_metadata({"a": 2}, [], bench.now, places.__getitem__)
+    bench.poll()
+    bench.find()
+    members = [
+        JoinGroupResponseMember(member_id=member, metadata=encode_subscription(["a"], None, [], -1, rack))
+        for member, rack in (("me", "x"), ("you", "y"))
+    ]
+    joined = JoinGroupResponse(generation_id=1, protocol_name="range", leader="me", member_id="me", members=members)
+    bench.answer(bench.next()[RequestKind.JOIN], joined)
+    request = bench.next()[RequestKind.SYNC]
+    sync: Any = request.build(5)
+    assigned = {item.member_id: decode_assignment(item.assignment)[0] for item in sync.assignments}
+    assert assigned == {"me": [A1], "you": [A0]}
+    mine = next(item.assignment for item in sync.assignments if item.member_id == "me")
+    bench.answer(request, SyncGroupResponse(assignment=mine))
+    assert bench.complete().assigned == (A1,)
+    bench.machine.update_metadata({"a": 2}, [], bench.now, {"a": [{"y"}, {"x"}]}.__getitem__)
+    assert bench.machine.state is MemberState.STABLE
+    bench.machine.update_metadata({"a": 2}, [], bench.now, {"a": [{"x"}, {"x"}]}.__getitem__)
+    assert bench.machine.state is MemberState.PREPARING

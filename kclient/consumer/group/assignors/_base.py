@@ -66,6 +66,27 @@ class Assignor(ABC):
             The partitions of each member, by member id; who is left out gets nothing.
         """
 
+    def assign_by_racks(
+        self,
+        partitions: Mapping[str, int],
+        members: Mapping[str, Subscription],
+        racks: Mapping[str, Sequence[Collection[str]]],
+    ) -> Mapping[str, Sequence[TopicPartition]]:
+        """Decide who reads what, where it is known where replicas are (KIP-881). By default `assign` decides.
+
+        It is called in the place of `assign` if some member has a `client.rack`.
+
+        Args:
+            partitions: As for `assign`.
+            members: As for `assign`; `Subscription.rack_id` is where a member is.
+            racks: For each partition of each topic, in their order, the racks of its replicas, as far as brokers tell
+                them.
+
+        Returns:
+            As `assign` does.
+        """
+        return self.assign(partitions, members)
+
     def subscription_user_data(self, topics: Collection[str]) -> bytes | None:
         """Bytes to send to the leader beside the subscription to `topics`; none by default."""
         return None
