@@ -289,6 +289,7 @@ class ConsumerCore:
             on_progress=self._on_positions,
             default_timeout=settings.default_timeout,
             read_committed=settings.fetch.read_committed,
+            rebalancing=self._rebalancing,
             request_timeout_ms=request_timeout_ms,
         )
 
@@ -407,6 +408,11 @@ class ConsumerCore:
             or not self.life.running
             or (self._group is not None and self._group.needs_poll)
         )
+
+    def _rebalancing(self) -> bool:
+        """Under the lock: whether it is not settled yet which partitions are read."""
+        group = self._group
+        return group is not None and self.subscriptions.uses_group and not (group.member.stable or group.member.outside)
 
     def _has_records(self) -> bool:
         """Under the lock: whether poll has something to hand out."""

@@ -246,8 +246,11 @@ class Consumer(SyncFace, ConsumerBase):
     def position(self, partition: Partition, timeout: float | None = None) -> int:
         """The offset of the next record that will be returned; waits until it is known.
 
+        A rebalance meanwhile, in another task or thread that polls, may take the partition away: then it waits for the
+        outcome, too.
+
         Raises:
-            IllegalStateError: The partition is not assigned.
+            IllegalStateError: The partition is not assigned, or not any more.
             KafkaTimeoutError: It did not become known in time.
         """
         self._check()

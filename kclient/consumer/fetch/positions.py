@@ -64,6 +64,7 @@ class PositionFinder:
         on_progress: Called when positions were found, or were not.
         default_timeout: `default.api.timeout.ms`, in seconds.
         read_committed: Whether the end of a partition is its last stable offset.
+        rebalancing: Whether partitions that were given up may come back; called under the lock.
         request_timeout_ms: `request.timeout.ms`.
     """
 
@@ -83,6 +84,7 @@ class PositionFinder:
         on_progress: Callable[[], None],
         default_timeout: float,
         read_committed: bool,
+        rebalancing: Callable[[], bool],
         request_timeout_ms: int,
     ) -> None:
         self._clock = clock
@@ -98,6 +100,7 @@ class PositionFinder:
         self._on_progress = on_progress
         self._default_timeout = default_timeout
         self._read_committed = read_committed
+        self._rebalancing = rebalancing
         self._request_timeout_ms = request_timeout_ms
         self._problem: KafkaError | None = None
         """What last kept positions from being found, for the text of errors."""
@@ -107,17 +110,23 @@ class PositionFinder:
     # ------------------------------------------------------------------ who waits for one
 
     async def position(self, tp: TopicPartition, timeout: float) -> int:
-        """The position in a partition, once it is known.
+        """The position in a partition, once it is known; a rebalance may take it away meanwhile, and give it back.
 
         Raises:
             KafkaTimeoutError: It did not become known in time.
         """
 
+        assigned = False
+
         def known() -> bool:
+            nonlocal assigned
             with self._lock:
                 if self._subscriptions.find(tp) is None:
                     self._check()  # who closes has given it up
+                    if assigned and self._rebalancing():
+                        return False
                 state = self._subscriptions.state(tp)
+                assigned = True
                 if state.state is PositionState.OUTDATED:
                     raise deleted_position(state)
                 if state.to_find:

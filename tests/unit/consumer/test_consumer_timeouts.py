@@ -13,7 +13,7 @@ import pytest
 import kclient
 import kclient.sync
 from kclient.consumer import RebalanceListener
-from kclient.errors import ErrorCode, KafkaError, KafkaTimeoutError, WakeupError
+from kclient.errors import ErrorCode, IllegalStateError, KafkaError, KafkaTimeoutError, WakeupError
 from kclient.protocol.messages import OffsetCommitRequest
 from kclient.protocol.registry import ApiKey
 from kclient.sync.portal import get_portal
@@ -441,3 +441,31 @@ async def test_a_commit_does_not_wait_behind_a_join_that_is_parked() -> None:
         assert kafka.committed[T0] == 8
         with anyio.fail_after(PATIENCE):
             await consumer.unsubscribe()
+
+
+async def test_a_position_is_waited_for_through_a_rebalance() -> None:
+    """As in aiokafka: the partition may come back."""
+    async with ReadableKafka({"t": 1, "u": 1}) as kafka, reading(kafka) as consumer:
+        await settled(kafka, consumer)
+        generation = kafka.generation
+        kafka.errors = {ApiKey.LIST_OFFSETS: int(ErrorCode.LEADER_NOT_AVAILABLE)}
+        consumer.seek_to_end([T0])
+        found: list[int] = []
+
+        async def ask() -> None:
+            found.append(await consumer.position(T0, timeout=30.0))
+
+        with anyio.fail_after(30):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(ask)
+                await anyio.wait_all_tasks_blocked()
+                kafka.errors = {}
+                consumer.enforce_rebalance()
+                while kafka.generation == generation or not found:
+                    await consumer.poll(0.1)
+        assert found
+        consumer.subscribe(["u"])
+        while consumer.assignment() != {TopicPartition("u", 0)}:
+            await consumer.poll(0.1)
+        with anyio.fail_after(5), pytest.raises(IllegalStateError, match="t-0"):
+            await consumer.position(T0, timeout=30.0)
