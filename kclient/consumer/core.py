@@ -21,7 +21,7 @@ from kclient.consumer.attempts import Attempts
 from kclient.consumer.departure import Departure
 from kclient.consumer.fetch.control import FetchControl
 from kclient.consumer.fetch.driver import FETCH_CHANNELS, FetchDriver
-from kclient.consumer.fetch.ends import PartitionEnds
+from kclient.consumer.fetch.ends import ReachedEnds
 from kclient.consumer.fetch.fetcher import Fetcher
 from kclient.consumer.fetch.offset_queries import OffsetQueries
 from kclient.consumer.fetch.positions import PositionFinder
@@ -188,7 +188,7 @@ class ConsumerCore:
             notices=self.notices,
             metrics=self._counted.polls,
             fetch_wakeup=self._fetch_wakeup,
-            ends=PartitionEnds.of(self._lock, self.subscriptions, settings.fetch),
+            ends=ReachedEnds.of(self._lock, self.subscriptions, settings.fetch),
         )
         self.departure: Departure = Departure(
             clock=clock,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from kclient.concurrency import MomentLock, Wakeup
     from kclient.consumer.actions import Script
     from kclient.consumer.fetch.buffer import FetchBuffer
-    from kclient.consumer.fetch.ends import PartitionEnds
+    from kclient.consumer.fetch.ends import ReachedEnds
     from kclient.consumer.group.consumer_group import ConsumerGroup
     from kclient.consumer.metrics import PollMetrics
     from kclient.consumer.notices import Notices, PendingErrors
@@ -60,9 +60,9 @@ class Polling:
         notices: Notices,
         metrics: PollMetrics,
         fetch_wakeup: Wakeup,
-        ends: PartitionEnds | None = None,
+        ends: ReachedEnds | None = None,
     ) -> None:
-        self.ends: PartitionEnds | None = ends
+        self.ends: ReachedEnds | None = ends
         """What it was given."""
         self.tracing: ClientTracing | None = None
         """Makes spans; None where nobody wants them."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kclient.records import ConsumerRecord
     from kclient.types import OffsetAndMetadata, TopicPartition
 
-__all__ = ["EndedRecords", "PartitionEnds"]
+__all__ = ["EndedRecords", "ReachedEnds"]
 
 
 class EndedRecords(ConsumerRecords):
@@ -48,7 +48,7 @@ class EndedRecords(ConsumerRecords):
         return True
 
 
-class PartitionEnds:
+class ReachedEnds:
     """Which ends of partitions the user has been told of.
 
     Args:
@@ -63,7 +63,7 @@ class PartitionEnds:
         self._read_committed = read_committed
 
     @classmethod
-    def of(cls, lock: MomentLock, subscriptions: SubscriptionState, settings: FetchSettings) -> PartitionEnds | None:
+    def of(cls, lock: MomentLock, subscriptions: SubscriptionState, settings: FetchSettings) -> ReachedEnds | None:
         """What the settings ask for; None for nothing."""
         return cls(lock, subscriptions, read_committed=settings.read_committed) if settings.tell_ends else None
 

@@ -39,6 +39,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "pause": ([("t", 0)],),
     "poll": (0.1,),
     "position": (("t", 0),),
+    "processing": ([],),
     "resume": ([("t", 0)],),
     "register_metric_for_subscription": (METRIC,),
     "seek": (("t", 0), 0),
@@ -51,7 +52,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "watermarks": (("t", 0),),
 }
 MAY_ANSWER = {
-    "consumer": {"assignment", "close", "group_metadata", "paused", "subscription", "wakeup"},
+    "consumer": {"assignment", "close", "group_metadata", "paused", "processing", "subscription", "wakeup"},
     "producer": {
         "close",
         "metrics",

@@ -38,7 +38,7 @@ class RangeAssignor(Assignor):
     ) -> Mapping[str, Sequence[TopicPartition]]:
         """See `Assignor.assign_by_racks`."""
         topics = [
-            _Topic(topic, partitions[topic], in_stable_order(members, topic), members, racks.get(topic, ()))
+            _RangedTopic(topic, partitions[topic], in_stable_order(members, topic), members, racks.get(topic, ()))
             for topic in sorted(subscribed_topics(members) & partitions.keys())
             if partitions[topic]
         ]
@@ -49,7 +49,7 @@ class RangeAssignor(Assignor):
         return {member: [tp for topic in topics for tp in sorted(topic.given.get(member, ()))] for member in members}
 
 
-class _Topic:
+class _RangedTopic:
     """A topic whose partitions are being given away.
 
     Args:
@@ -120,9 +120,9 @@ class _Topic:
                 self.give(member, chosen)
 
 
-def _match_racks(topics: Iterable[_Topic]) -> None:
+def _match_racks(topics: Iterable[_RangedTopic]) -> None:
     """Give away partitions to members that are near to them."""
-    alike: dict[tuple[tuple[str, ...], int], list[_Topic]] = {}
+    alike: dict[tuple[tuple[str, ...], int], list[_RangedTopic]] = {}
     for topic in topics:
         if topic.has_racks:
             alike.setdefault(topic.kind, []).append(topic)
@@ -133,7 +133,7 @@ def _match_racks(topics: Iterable[_Topic]) -> None:
             several[0].cut(near=True)
 
 
-def _match_alike(topics: list[_Topic]) -> None:
+def _match_alike(topics: list[_RangedTopic]) -> None:
     """Give away the same partitions of topics that are cut alike."""
     waiting = dict.fromkeys(topics[0].subscribers)
     for number in range(topics[0].count):
