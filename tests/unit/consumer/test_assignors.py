@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 
 import pytest
@@ -223,3 +224,16 @@ def test_the_common_protocol_is_the_best_all_support() -> None:
 
     with pytest.raises(ValueError, match=r"partition\.assignment\.strategy"):
         common_protocol([Strict(), RangeAssignor()])
+
+
+def test_a_kind_of_range_assignor_that_decides_itself_is_asked_where_there_are_racks_too() -> None:
+    class Everything(RangeAssignor):
+        def assign(
+            self, partitions: Mapping[str, int], members: Mapping[str, Subscription]
+        ) -> Mapping[str, Sequence[TopicPartition]]:
+            return {min(members): [TopicPartition("a", 0)]}
+
+    members = {"one": Subscription(("a",), rack_id="x"), "two": Subscription(("a",), rack_id="y")}
+    racks = {"a": [{"y"}, {"x"}]}
+    assert Everything().assign_by_racks({"a": 2}, members, racks) == {"one": [TopicPartition("a", 0)]}
+    assert RangeAssignor().assign_by_racks({"a": 2}, members, racks)["one"] == [TopicPartition("a", 1)]

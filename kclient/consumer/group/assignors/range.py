@@ -28,7 +28,7 @@ class RangeAssignor(Assignor):
         self, partitions: Mapping[str, int], members: Mapping[str, Subscription]
     ) -> Mapping[str, Sequence[TopicPartition]]:
         """See `Assignor.assign`."""
-        return self.assign_by_racks(partitions, members, {})
+        return _ranges(partitions, members, {})
 
     def assign_by_racks(
         self,
@@ -36,17 +36,27 @@ class RangeAssignor(Assignor):
         members: Mapping[str, Subscription],
         racks: Mapping[str, Sequence[Collection[str]]],
     ) -> Mapping[str, Sequence[TopicPartition]]:
-        """See `Assignor.assign_by_racks`."""
-        topics = [
-            _RangedTopic(topic, partitions[topic], in_stable_order(members, topic), members, racks.get(topic, ()))
-            for topic in sorted(subscribed_topics(members) & partitions.keys())
-            if partitions[topic]
-        ]
-        if any(topic.matters for topic in topics):
-            _match_racks(topics)
-        for topic in topics:
-            topic.cut()
-        return {member: [tp for topic in topics for tp in sorted(topic.given.get(member, ()))] for member in members}
+        """See `Assignor.assign_by_racks`. A subclass that decides by `assign` goes on doing so."""
+        if type(self).assign is not RangeAssignor.assign:
+            return self.assign(partitions, members)
+        return _ranges(partitions, members, racks)
+
+
+def _ranges(
+    partitions: Mapping[str, int],
+    members: Mapping[str, Subscription],
+    racks: Mapping[str, Sequence[Collection[str]]],
+) -> dict[str, list[TopicPartition]]:
+    topics = [
+        _RangedTopic(topic, partitions[topic], in_stable_order(members, topic), members, racks.get(topic, ()))
+        for topic in sorted(subscribed_topics(members) & partitions.keys())
+        if partitions[topic]
+    ]
+    if any(topic.matters for topic in topics):
+        _match_racks(topics)
+    for topic in topics:
+        topic.cut()
+    return {member: [tp for topic in topics for tp in sorted(topic.given.get(member, ()))] for member in members}
 
 
 class _RangedTopic:
