@@ -26,6 +26,7 @@ class GatewayProcess:
         config: Mapping[str, str] | None = None,
         open_files: int | None = None,
         options: Sequence[str] = (),
+        listens: bool = True,
     ) -> None:
         self.data = data
         self.port = port
@@ -37,6 +38,8 @@ class GatewayProcess:
         self._config = {"group.initial.rebalance.delay.ms": "0", "num.partitions": "4", **(config or {})}
         self.options: Sequence[str] = options
         """Of the command, beside those."""
+        self._listens = listens
+        """Whether it is told where; else its settings say so."""
         self._open_files = open_files
         """How many the process may have; None for as many as this one."""
         self._process: subprocess.Popen[str] | None = None
@@ -51,7 +54,8 @@ class GatewayProcess:
         command = [sys.executable, "-m", "kclient", "gateway", "--data", str(self.data)]
         if self._open_files is not None:
             command = ["sh", "-c", f'ulimit -n {self._open_files} && exec "$@"', "sh", *command]
-        command += ["--listen", self.bootstrap, "--durability", self._durability]
+        command += ["--listen", self.bootstrap] if self._listens else []
+        command += ["--durability", self._durability]
         command += self.options
         for name, value in self._config.items():
             command += ["--config", f"{name}={value}"]

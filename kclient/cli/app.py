@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -130,9 +131,26 @@ def gateway(
             help="Serve with so many processes, each at the next port; one that ends is started again.",
         ),
     ] = None,
+    add_user: Annotated[
+        str | None,
+        typer.Option(
+            "--add-user",
+            metavar="NAME",
+            help="Let a user log in by SCRAM: the first one, who adds others by `kclient users`. The password is asked "
+            "for, or piped in.",
+        ),
+    ] = None,
+    password_file: Annotated[
+        Path | None,
+        typer.Option("--password-file", metavar="FILE", help="The password of --add-user: the first line of a file."),
+    ] = None,
 ) -> int:
     """Serve Kafka clients; messages are kept in embedded HTP under DIR."""
     if processes is not None:
+        if add_user is not None or password_file is not None:
+            from kclient.cli.errors import UsageError
+
+            raise UsageError("--add-user does not go with --processes: add the user with a single gateway first")
         from kclient.cli.processes import serve_processes
 
         return serve_processes(
@@ -140,7 +158,19 @@ def gateway(
         )
     from kclient.cli.gateway import serve
 
-    return serve(data, listen, advertise, durability, mapping, brokers, metrics, parse_config(config), log_level)
+    return serve(
+        data,
+        listen,
+        advertise,
+        durability,
+        mapping,
+        brokers,
+        metrics,
+        parse_config(config),
+        log_level,
+        add_user,
+        password_file,
+    )
 
 
 @app.command(cls=Command)

@@ -15,9 +15,12 @@ import anyio
 
 from kclient.cli.errors import UsageError, check_terminated
 from kclient.cli.supervised import Tie
+from kclient.config.secret import Secret
 from kclient.gateway.gateway import DRAIN_S, Gateway
 from kclient.gateway.metrics_server import check_prometheus
+from kclient.gateway.security.scram_users import ScramChange
 from kclient.net.address import parse_address
+from kclient.net.sasl.scram import SCRAM_MECHANISMS, ScramCredential
 
 LISTEN = "127.0.0.1:9092"
 _FULL_AFTER = 100
@@ -35,9 +38,12 @@ def serve(
     metrics: str | None,
     config: dict[str, str],
     log_level: str,
+    add_user: str | None = None,
+    password_file: Path | None = None,
 ) -> int:
     """Run the gateway; returns the exit code: 0 after SIGTERM, 130 after Ctrl-C."""
     check_gateway(data, log_level, metrics)
+    user = _user(add_user, password_file)
     logging.basicConfig(
         stream=sys.stderr, level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
@@ -52,7 +58,7 @@ def serve(
         config=config,
     )
     options = {"use_uvloop": importlib.util.find_spec("uvloop") is not None}
-    return anyio.run(_serve, gateway, directory, metrics, backend="asyncio", backend_options=options)
+    return anyio.run(_serve, gateway, directory, metrics, user, backend="asyncio", backend_options=options)
 
 
 def check_gateway(data: str, log_level: str, metrics: str | None) -> None:
@@ -74,7 +80,29 @@ def data_directory(data: str) -> Path:
     return Path(data).absolute()
 
 
-async def _serve(gateway: Gateway, directory: Path, metrics: str | None) -> int:
+def _user(name: str | None, password_file: Path | None) -> tuple[str, Secret] | None:
+    """Who is to be able to log in, and with which password. Raises `UsageError`."""
+    if name is None:
+        if password_file is not None:
+            raise UsageError("--password-file has no effect without --add-user NAME")
+        return None
+    if not name or not name.isprintable():
+        raise UsageError("--add-user takes a name that is not empty, all of which can be printed")
+    from kclient.cli.users import password_from
+
+    return name, password_from(password_file)
+
+
+async def _add_user(gateway: Gateway, name: str, password: Secret) -> None:
+    """Let a user log in by SCRAM, whatever password there was before."""
+    users = gateway.parts.scram_users
+    for mechanism in SCRAM_MECHANISMS:
+        credential = ScramCredential.derive(mechanism, password)
+        for error in (await users.alter([ScramChange(name, mechanism, credential)])).values():
+            raise error
+
+
+async def _serve(gateway: Gateway, directory: Path, metrics: str | None, user: tuple[str, Secret] | None) -> int:
     code, tie = 0, Tie()
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         check_terminated()  # from here on the signals come to us
@@ -83,6 +111,8 @@ async def _serve(gateway: Gateway, directory: Path, metrics: str | None) -> int:
         async def start() -> None:
             nonlocal more
             await gateway.start()
+            if user is not None:
+                await _add_user(gateway, *user)
             if metrics is not None:
                 more = f", metrics at http://{await gateway.serve_metrics(metrics)}/metrics"
 

@@ -53,6 +53,7 @@ from kclient.gateway.handlers.reassignments import (
     ElectLeadersHandler,
     ListPartitionReassignmentsHandler,
 )
+from kclient.gateway.handlers.scram_users import AlterUserScramCredentialsHandler, DescribeUserScramCredentialsHandler
 from kclient.gateway.handlers.share_acknowledge import ShareAcknowledgeHandler
 from kclient.gateway.handlers.share_fetch import ShareFetchHandler
 from kclient.gateway.handlers.share_groups import ShareGroupDescribeHandler, ShareGroupHeartbeatHandler
@@ -84,6 +85,7 @@ from kclient.gateway.producer_windows import ProducerLimit
 from kclient.gateway.releases import Releases
 from kclient.gateway.retention import Retention
 from kclient.gateway.search import TimestampSearch
+from kclient.gateway.security.scram_users import ScramUsers
 from kclient.gateway.server import RequestServer
 from kclient.gateway.shares.offsets import ShareGroupOffsets
 from kclient.gateway.shares.sessions import MemberSessions
@@ -107,6 +109,8 @@ from kclient.net.fair_queue import FairQueue
 _TOPICS_SHARE, _APPENDS_SHARE, _BATCHES_SHARE, _GROUP_SETTINGS_SHARE = 4, 8, 8, 32
 """One part in so many of the memory may be taken by topics, by appends that wait for syncs, and by batches that are not
 stored and nobody waits for."""
+_USERS_SHARE: Final = 32
+"""And by the users who log in."""
 _SHARES_SHARE: Final = 8
 """And by what share groups read, and by the sessions of their members."""
 
@@ -131,6 +135,8 @@ class Assembly:
     """What of `config` was changed since the start."""
     features: FeatureLevels
     """Which levels of features are in use."""
+    scram_users: ScramUsers
+    """Who can log in by SCRAM."""
     topics: TopicTable
     access: Access
     """Who finds what, and may do it."""
@@ -169,6 +175,7 @@ class Assembly:
         await self.generations.read_all()
         await self.dynamic.read_all()  # what has changed since they were read first
         await self.features.load()
+        await self.scram_users.read_all()
         await self.group_configs.read_all()
         await self.catalogue.load()
         if self.generations.alone:  # else others write checkpoints after they were read
@@ -297,6 +304,7 @@ async def assemble(
     )  # fmt: skip
     share_requests = ShareRequests(access, partitions, leadership, shares, sessions, clock, features)
     reader = FetchReader(access, partitions, leadership, memory.total, config.live_int("fetch.max.bytes"), spawn)
+    scram_users = ScramUsers(manager, lease, shields, memory.limited("users", _USERS_SHARE))
     levels = FeatureLevels(features, manager, lease, cluster, shields)
     table = HandlerTable(
         [
@@ -336,6 +344,8 @@ async def assemble(
             AlterConfigsHandler(identity.node_id, config, access, catalogue, dynamic, group_configs),
             IncrementalAlterConfigsHandler(identity.node_id, config, access, catalogue, dynamic, group_configs),
             UpdateFeaturesHandler(access, levels),
+            DescribeUserScramCredentialsHandler(access, scram_users),
+            AlterUserScramCredentialsHandler(access, scram_users),
             ShareFetchHandler(share_requests, reader, clock, shields),
             ShareAcknowledgeHandler(share_requests),
             *group_handlers(leadership, access, groups, share_admin, clock, features, topics),
@@ -356,6 +366,7 @@ async def assemble(
         shields=shields,
         dynamic=dynamic,
         features=levels,
+        scram_users=scram_users,
         topics=topics,
         access=access,
         catalogue=catalogue,
@@ -383,6 +394,7 @@ async def assemble(
                 generations,
                 dynamic,
                 levels,
+                scram_users,
                 group_configs,
                 shares,
                 FollowedTopics(topics, catalogue, manager),

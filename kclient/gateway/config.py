@@ -10,8 +10,9 @@ from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from kclient.arguments import shown
+from kclient.config.secret import Secret
 from kclient.errors import ConfigError
-from kclient.gateway.setting import LONG_MAX, BrokerSetting, SettingType, Value, did_you_mean
+from kclient.gateway.setting import LONG_MAX, BrokerSetting, SettingType, Value, did_you_mean, secret_of_listener
 from kclient.gateway.settings import (
     BROKER_SETTINGS,
     ELSEWHERE,
@@ -65,6 +66,8 @@ class BrokerConfig:
 
     def __init__(self, given: Mapping[str, Any] | None = None) -> None:
         self._static: dict[str, str] = {}
+        self.of_listeners: dict[str, Secret] = {}
+        """Settings of single listeners (`listener.name.`), by their whole names; some are passwords."""
         self._dynamic: dict[str, str] = {}
         self._values: dict[str, Value] = {}
         if given is not None and not isinstance(given, Mapping):
@@ -133,7 +136,14 @@ class BrokerConfig:
     def _default(self, setting: BrokerSetting) -> str | None:
         return self._defaults.get(setting.name, setting.default)
 
+    def given(self, name: str) -> str | None:
+        """What was given for a setting at the start; None if nothing was."""
+        return self._static.get(name)
+
     def _take(self, name: str, value: Any) -> None:
+        if name.startswith("listener.name."):
+            self.of_listeners[name] = secret_of_listener(value)
+            return
         if name not in BROKER_SETTINGS and "_" in name:
             name = name.replace("_", ".")
         if name in WITHOUT_EFFECT:
@@ -198,6 +208,12 @@ class BrokerConfig:
         """The value of a setting that is text."""
         value = self._values[name]
         assert isinstance(value, str)
+        return value
+
+    def get_list(self, name: str) -> tuple[str, ...]:
+        """The value of a setting that is a list."""
+        value = self._values[name]
+        assert isinstance(value, tuple)
         return value
 
     def get_bool(self, name: str) -> bool:

@@ -25,10 +25,12 @@ logger: logging.Logger = logging.getLogger("kclient.gateway.config")
 
 READ_ONLY: Final = frozenset(
     {
-        "advertised.listeners", "broker.id", "broker.rack", "connections.max.idle.ms", "connections.max.memory.bytes",
-        "listeners", "log.dir.min.free.bytes", "log.dirs", "max.incremental.fetch.session.cache.slots", "node.id",
-        "offsets.topic.num.partitions", "producer.id.cache.size", "queued.max.request.bytes", "queued.max.requests",
-        "socket.request.max.bytes", "transaction.state.log.num.partitions",
+        "advertised.listeners", "broker.id", "broker.rack", "connection.failed.authentication.delay.ms",
+        "connections.max.idle.ms", "connections.max.memory.bytes", "connections.max.reauth.ms",
+        "listener.security.protocol.map", "listeners", "log.dir.min.free.bytes", "log.dirs",
+        "max.incremental.fetch.session.cache.slots", "node.id", "offsets.topic.num.partitions",
+        "producer.id.cache.size", "queued.max.request.bytes", "queued.max.requests", "sasl.enabled.mechanisms",
+        "sasl.server.max.receive.size", "socket.request.max.bytes", "transaction.state.log.num.partitions",
     }
 )  # fmt: skip
 """Settings that only a restart changes."""

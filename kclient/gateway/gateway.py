@@ -23,7 +23,7 @@ from kclient.gateway.gateway_metrics import gateway_metrics
 from kclient.gateway.handlers.log_dirs import log_dir_of
 from kclient.gateway.identity import Identity, cluster_id_of
 from kclient.gateway.leadership import AssignedLeadership
-from kclient.gateway.listening import advertised, listen
+from kclient.gateway.listening import advertised, listen, listen_as
 from kclient.gateway.local import Presence, local_address, store_of
 from kclient.gateway.mapping import mapping_for
 from kclient.gateway.membership import ClusterView
@@ -31,6 +31,8 @@ from kclient.gateway.metrics import GatewayMetric, MetricRegistry
 from kclient.gateway.metrics_server import MetricsServer
 from kclient.gateway.participation import Participation
 from kclient.gateway.rows.gateways import Endpoint
+from kclient.gateway.security.listeners import listeners_of
+from kclient.gateway.security.login import login_handler
 from kclient.gateway.stores import MIN_FREE_BYTES, opened_elsewhere, own_store
 from kclient.gateway.topics.internal import internal_topics
 from kclient.gateway.unit_epochs import UnitEpochs
@@ -47,6 +49,8 @@ logger: logging.Logger = logging.getLogger("kclient.gateway")
 
 P = ParamSpec("P")
 
+LISTEN: Final = "127.0.0.1:9092"
+"""Where a gateway listens, unless it is told."""
 DRAIN_S: Final = 10.0
 """How long closing may take, in seconds."""
 _LEAST_S: Final = 1.0
@@ -59,7 +63,8 @@ class Gateway:
     Args:
         htp: The store: `embedded:DIRECTORY` (with options: see `open_store`), `memory:NAME`, or a `Store`, which then
             is opened and closed by whoever made it.
-        listen: Address to accept TCP connections on, `host:port` (port 0 for any free one), or None for none.
+        listen: Address to accept TCP connections on, `host:port` (port 0 for any free one), or None for none. The
+            setting `listeners` takes its place, and that of `advertise`; it names listeners where clients log in.
         advertise: The address that clients are told, if it is another: `host:port`.
         durability: `"synced"` (an append is on disk before it is visible and acknowledged with `acks=all`) or
             `"written"` (the operating system has it: Kafka's own default). A `Store` has its own already.
@@ -86,7 +91,7 @@ class Gateway:
     def __init__(
         self,
         htp: str | Store = "embedded:./data",
-        listen: str | None = "127.0.0.1:9092",
+        listen: str | None = LISTEN,
         advertise: str | None = None,
         *,
         durability: str = "synced",
@@ -97,12 +102,18 @@ class Gateway:
     ) -> None:
         self._config = BrokerConfig(config)
         self._mapping = mapping_for(mapping)
-        self._listen = parse_address(listen) if listen is not None else None
+        self._listeners = listeners_of(self._config)
+        if self._listeners and (listen not in (None, LISTEN) or advertise is not None):
+            raise ConfigError(
+                "the setting listeners takes the place of listen and advertise (--listen, --advertise): give the "
+                "addresses there, and in advertised.listeners"
+            )
+        self._listen = parse_address(listen) if listen is not None and not self._listeners else None
         self._advertise = parse_address(advertise) if advertise is not None else None
-        least = self._config.get_int(MIN_FREE_BYTES)
+        least, listens = self._config.get_int(MIN_FREE_BYTES), bool(self._listeners) or listen is not None
         self._owned: Store | None = None
         if isinstance(htp, str):
-            self._owned = own_store(htp, durability, brokers, least, alone=alone, listens=listen is not None)
+            self._owned = own_store(htp, durability, brokers, least, alone=alone, listens=listens)
         self._store: Store = self._owned or opened_elsewhere(htp, durability, brokers, least, alone=alone)
         self._htp = htp if isinstance(htp, str) else repr(htp)
         local = local_address(htp) if isinstance(htp, str) else None
@@ -115,6 +126,8 @@ class Gateway:
         """What it holds, of what all of the process may."""
         self._bound: Advertised | None = None
         self._bound_to: Address | None = None
+        self._advertised: list[Advertised] = []
+        """What clients of each listener are told."""
         self._unwatch: Callable[[], None] | None = None
         self._background: list[TaskHandle] = []
         """Tasks that use partitions of their own accord: they end before the partitions do."""
@@ -167,6 +180,14 @@ class Gateway:
         if self._bound_to is None:
             raise IllegalStateError("the gateway listens on no TCP port (or has not been started)")
         return str(self._bound_to)
+
+    @property
+    def advertised(self) -> dict[str, str]:
+        """`host:port` that the clients of each listener are told, by the listener's name: `{"SASL": "127.0.0.1:9093"}`.
+
+        Empty before the start, and where it listens on no TCP port.
+        """
+        return {each.listener: str(Address(each.host, each.port)) for each in self._advertised}
 
     @property
     def parts(self) -> Assembly:
@@ -425,7 +446,9 @@ class Gateway:
         parts = self._parts = await self._assemble()
         await parts.load()
         self._server = await self._make_server(parts)
-        if self._listen is not None:
+        if self._listeners:
+            await self._listen_as_configured(self._server, parts)
+        elif self._listen is not None:
             await self._listen_first(self._listen)
         assert self._participation is not None
         await self._register(parts, self._participation)
@@ -476,8 +499,7 @@ class Gateway:
 
     async def _register(self, parts: Assembly, part: Participation) -> None:
         """Have the other gateways tell their clients of this one, and lead with them."""
-        told = self._bound
-        at = {} if told is None else {told.listener: Endpoint(told.host, told.port, told.security_protocol)}
+        at = {each.listener: Endpoint(each.host, each.port, each.security_protocol) for each in self._advertised}
         if self._presence is not None and part.shared:
             at |= self._presence.endpoint()
         finish = parts.catalogue.finish_for_others
@@ -516,6 +538,16 @@ class Gateway:
         bound = self._bound_to = await self.listen(str(address), advertise=self._advertise)
         told = self._advertise
         self._bound = advertised(bound, told and Address(told.host, told.port or bound.port))
+        self._advertised = [self._bound]
+
+    async def _listen_as_configured(self, server: Server, parts: Assembly) -> None:
+        for each in self._listeners:
+            spawn = self._supervisor.spawn
+            handler = login_handler(each, parts.requests, parts.scram_users, self._config, spawn)
+            bound, told = await listen_as(server, each, handler)
+            self._advertised.append(told)
+            if self._bound is None:
+                self._bound_to, self._bound = bound, told
 
     def _running(self) -> Server:
         self._supervisor.check()

@@ -6,6 +6,7 @@ import errno
 import ipaddress
 import logging
 import socket
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,9 +16,40 @@ from kclient.gateway.contexts import IN_PROCESS, LOCAL_SCHEMES, Advertised
 from kclient.net.address import Address
 
 if TYPE_CHECKING:
-    from kclient.net.server import Server
+    from kclient.gateway.security.listeners import GatewayListener
+    from kclient.net.server import RequestHandler, Server
 
 logger: logging.Logger = logging.getLogger("kclient.gateway")
+
+
+async def listen_as(server: Server, listener: GatewayListener, handler: RequestHandler) -> tuple[Address, Advertised]:
+    """Have a server accept the clients of a listener.
+
+    Args:
+        server: The gateway's.
+        listener: The listener; its port 0 stands for any free one, and that of the address told for the same port.
+        handler: Answers its clients.
+
+    Returns:
+        Where it listens, and what its clients are told.
+
+    Raises:
+        ConfigError: The address is not a host's.
+        OSError: It cannot be bound; the text says why.
+    """
+    address, told = listener.address, listener.told
+
+    def label(at: Address, shown_at: Address | None) -> Advertised:
+        return replace(advertised(at, shown_at), listener=listener.name, security_protocol=listener.security_protocol)
+
+    try:
+        found = await server.listen_tcp(address.host, address.port, label=label(address, told), handler=handler)
+    except (OSError, UnicodeError) as error:
+        raise not_bound(address, error) from error
+    _warn_beyond_loopback(address, logins=bool(listener.mechanisms))
+    # connections come no earlier than the next turn of the loop: they see the port that was chosen
+    at = found.label = label(found.address, told and Address(told.host, told.port or found.address.port))
+    return found.address, at
 
 
 async def listen(server: Server, address: Address, told: Address | None) -> Address:
@@ -71,18 +103,26 @@ def not_bound(address: Address, error: OSError | UnicodeError) -> OSError | Conf
 
 
 def _is_wildcard(host: str) -> bool:
+    if not host:
+        return True
     try:
         return ipaddress.ip_address(host).is_unspecified
     except ValueError:
         return False
 
 
-def _warn_beyond_loopback(address: Address) -> None:
+def _warn_beyond_loopback(address: Address, *, logins: bool = False) -> None:
     try:
         local = ipaddress.ip_address(address.host).is_loopback
     except ValueError:
         local = address.host == "localhost"
-    if not local:
+    if not local and logins:
+        logger.warning(
+            "listening on %s, beyond this machine, without encryption: what clients send, passwords of PLAIN too, can "
+            "be read on the way",
+            address,
+        )
+    elif not local:
         logger.warning(
             "listening on %s, beyond this machine, without authentication: whoever reaches it may read, write and "
             "delete everything",

@@ -8,6 +8,7 @@ from enum import IntEnum
 from typing import Any, Final
 
 from kclient.config.nearest import nearest
+from kclient.config.secret import Secret
 from kclient.config.setting import Boolean, Decimal, Kind, List, Number, Password
 from kclient.errors import ConfigError
 
@@ -120,6 +121,17 @@ def connection_overrides(text: str) -> dict[str, int]:
             raise ValueError(item)
         found[host.strip().strip("[]")] = Number(0).parse(most)
     return found
+
+
+def secret_of_listener(value: object) -> Secret:
+    """The value of a setting of a listener as it is kept. Raises `ConfigError`, which does not show it."""
+    if isinstance(value, Secret):
+        return value
+    if isinstance(value, list | tuple) and all(isinstance(each, str) for each in value):
+        return Secret(",".join(value))
+    if not isinstance(value, str | int) or isinstance(value, bool):
+        raise ConfigError("settings of listeners are text or numbers")
+    return Secret(str(value))
 
 
 def did_you_mean(name: str, table: Mapping[str, BrokerSetting]) -> str:

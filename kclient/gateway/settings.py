@@ -11,6 +11,7 @@ from typing import Final
 from kclient.config.setting import Boolean, Choice, Decimal, List, Number, Text
 from kclient.gateway.setting import INT_MAX, LONG_MAX, BrokerSetting, HostLimits, RetentionTime
 from kclient.gateway.settings_of_shares import BROKER_SETTINGS_OF_SHARES, GROUP_SETTINGS_OF_SHARES
+from kclient.net.sasl.scram import SCRAM_MECHANISMS
 from kclient.records.bounds import INT16_MAX
 
 MOST_PARTITIONS: Final = 10_000
@@ -232,7 +233,12 @@ TOPIC_SETTINGS: Final[Mapping[str, BrokerSetting]] = _table(
 """Kafka 4.3's topic settings."""
 
 BROKER_SETTINGS: Final[Mapping[str, BrokerSetting]] = _table(
-    BrokerSetting("advertised.listeners", _LI, None, "The address clients are told (`advertise`)."),
+    BrokerSetting(
+        "advertised.listeners",
+        _LI,
+        None,
+        "What clients of `listeners` are told, as `NAME://HOST:PORT`; where one is left out, the address itself.",
+    ),
     BrokerSetting("auto.create.topics.enable", _B, "true", "Create a topic when metadata of it is asked for."),
     BrokerSetting("broker.id", Number(-1), "-1", "The same as node.id."),
     BrokerSetting("broker.rack", _S, None, "The rack that Metadata tells."),
@@ -240,6 +246,12 @@ BROKER_SETTINGS: Final[Mapping[str, BrokerSetting]] = _table(
     BrokerSetting("compression.lz4.level", Number(1, 17), "9", "Default of the topic setting."),
     BrokerSetting("compression.type", Choice(_CODECS, exact=True), "producer", "Default of the topic setting."),
     BrokerSetting("compression.zstd.level", Number(-131072, 22), "3", "Default of the topic setting."),
+    BrokerSetting(
+        "connection.failed.authentication.delay.ms",
+        Number(0),
+        "100",
+        "How long a client that could not log in waits for the refusal.",
+    ),
     BrokerSetting("connections.max.idle.ms", _L, "600000", "Idle connections are closed after this time."),
     BrokerSetting(
         "connections.max.memory.bytes",
@@ -256,6 +268,13 @@ BROKER_SETTINGS: Final[Mapping[str, BrokerSetting]] = _table(
         "pile up before a store that hangs are refused beyond an eighth (KAFKA_STORAGE_ERROR), and so are commits "
         "and joins of groups (COORDINATOR_LOAD_IN_PROGRESS). Connections wait that "
         "would take more than half of it, at 10 kB each. Not a setting of Kafka's.",
+    ),
+    BrokerSetting(
+        "connections.max.reauth.ms",
+        Number(0, LONG_MAX),
+        "0",
+        "How long a login counts before the client has to log in again (KIP-368); 0: as long as the connection. "
+        "`listener.name.NAME.connections.max.reauth.ms` is that of one listener.",
     ),
     BrokerSetting(
         "default.replication.factor", Number(1, INT16_MAX), "1", "The replication factor that auto-created topics show."
@@ -320,7 +339,18 @@ BROKER_SETTINGS: Final[Mapping[str, BrokerSetting]] = _table(
     BrokerSetting("group.max.size", Number(1), str(INT_MAX), "Most members of a group."),
     BrokerSetting("group.min.session.timeout.ms", _I, "6000", "Shortest session timeout a member may ask for."),
     *BROKER_SETTINGS_OF_SHARES,
-    BrokerSetting("listeners", _LI, "PLAINTEXT://:9092", "The address listened on (`listen`)."),
+    BrokerSetting(
+        "listener.security.protocol.map",
+        _S,
+        "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
+        "How clients come in by each of `listeners`, as `NAME:PROTOCOL`.",
+    ),
+    BrokerSetting(
+        "listeners",
+        _LI,
+        "PLAINTEXT://:9092",
+        "Where clients are accepted, as `NAME://HOST:PORT`; in place of the address given as listen (--listen).",
+    ),
     BrokerSetting(
         "log.cleaner.delete.retention.ms", Number(0, LONG_MAX), "86400000", "Default of delete.retention.ms."
     ),
@@ -437,6 +467,19 @@ BROKER_SETTINGS: Final[Mapping[str, BrokerSetting]] = _table(
         Number(1),
         "500",
         "Most requests of one connection in work at a time; at most 64 of them wait for something.",
+    ),
+    BrokerSetting(
+        "sasl.enabled.mechanisms",
+        _LI,
+        ",".join(SCRAM_MECHANISMS),
+        "The mechanisms that clients may log in with, of PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512; Kafka's default is "
+        "GSSAPI, which gateways do not have. `listener.name.NAME.sasl.enabled.mechanisms` is that of one listener.",
+    ),
+    BrokerSetting(
+        "sasl.server.max.receive.size",
+        Number(1),
+        "524288",
+        "Longest request of a client that has not logged in, in bytes.",
     ),
     BrokerSetting(
         "socket.request.max.bytes",
@@ -571,7 +614,6 @@ WITHOUT_EFFECT: Final = (
     "controller.quorum.voters",
     "group.coordinator.threads",
     "inter.broker.listener.name",
-    "listener.security.protocol.map",
     "log.cleaner.enable",
     "log.cleaner.threads",
     "log.dir",
@@ -597,8 +639,6 @@ WITHOUT_EFFECT: Final = (
 
 
 ELSEWHERE: Final[Mapping[str, str]] = {
-    "advertised.listeners": "give the address as advertise (--advertise)",
-    "listeners": "give the address as listen (--listen)",
     "log.dirs": "give the directory as htp='embedded:DIR' (--data)",
 }
 """Broker settings that the gateway reports and takes from elsewhere, and what to do instead."""

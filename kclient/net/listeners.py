@@ -17,6 +17,7 @@ from kclient.concurrency import TaskHandle
 from kclient.net.address import Address
 
 if TYPE_CHECKING:
+    from kclient.net.server_connection import RequestHandler
     from kclient.net.server_settings import ServerSettings
 
 _LAST_PORT = 65535
@@ -35,6 +36,8 @@ class Listener:
     path: Path | None = None
     ssl_context: ssl.SSLContext | None = None
     """What connections are encrypted with; None for those in the clear."""
+    handler: RequestHandler | None = None
+    """Answers their requests; None for the server's."""
 
     async def aclose(self) -> None:
         """Accept no more connections; those that are there go on."""

@@ -135,6 +135,7 @@ class Server:
         *,
         label: object = None,
         ssl_context: ssl.SSLContext | None = None,
+        handler: RequestHandler | None = None,
     ) -> Listener:
         """Accept TCP connections on every address that the host name has here.
 
@@ -145,6 +146,7 @@ class Server:
             ssl_context: A server's context with its certificate, to encrypt every connection; whether clients must
                 show a certificate is its `verify_mode`. The handler does not learn of connections before the
                 handshake is done.
+            handler: Answers the requests that come by this listener; None for the server's.
 
         Raises:
             OSError: If it cannot be bound; the text names the address.
@@ -162,7 +164,7 @@ class Server:
             raise located(error, host) from error
         sockets = bind_all(list(dict.fromkeys((item[0], item[4]) for item in found)), self.settings.backlog)
         address = Address(host or sockets[0].getsockname()[0], sockets[0].getsockname()[1])
-        return self._listen(Listener(address, label, sockets, [], ssl_context=ssl_context))
+        return self._listen(Listener(address, label, sockets, [], ssl_context=ssl_context, handler=handler))
 
     async def listen_unix(self, path: str | Path, *, mode: int = 0o600, label: object = None) -> Listener:
         """Accept connections on a Unix socket; one that a dead process left behind is replaced.
@@ -200,16 +202,18 @@ class Server:
             ClosedError: If the server is closing.
         """
         check_stream(stream)
-        return self._serve(stream, label)
+        return self._serve(stream, label, self.handler)
 
-    def _serve(self, stream: ByteStream, label: object, host: str | None = None) -> ServerConnection:
+    def _serve(
+        self, stream: ByteStream, label: object, handler: RequestHandler, host: str | None = None
+    ) -> ServerConnection:
         if self.closing:
             raise ClosedError("the server is closing")
         self._start_guard()
         if self._queue is None:
             self._queue = FairQueue(loop_soon())
         connection = ServerConnection(
-            stream, self.handler, self._supervisor, self.settings, label, self._queue.flow(host), self.budget,
+            stream, handler, self._supervisor, self.settings, label, self._queue.flow(host), self.budget,
             self._connection_paused,
         )  # fmt: skip
         connection.start()
@@ -317,7 +321,7 @@ class Server:
             if listener.ssl_context is not None:
                 self._begin_handshake(sock, listener, listener.ssl_context, slot)
             else:
-                self._attach(SocketStream(sock), listener.label, slot)
+                self._attach(SocketStream(sock), listener, slot)
             return
         except (OSError, ClosedError):  # the client has gone already, or the server is about to
             pass
@@ -326,8 +330,8 @@ class Server:
         sock.close()
         slot.end()
 
-    def _attach(self, stream: ByteStream, label: object, slot: Slot) -> None:
-        connection = self._serve(stream, label, slot.host)
+    def _attach(self, stream: ByteStream, listener: Listener, slot: Slot) -> None:
+        connection = self._serve(stream, listener.label, listener.handler or self.handler, slot.host)
         slot.attached = True
         if connection.closed:
             slot.end()
@@ -358,7 +362,7 @@ class Server:
         try:
             with anyio.fail_after(seconds):
                 stream = await accept_tls(sock, context, peer)
-            self._attach(stream, listener.label, slot)
+            self._attach(stream, listener, slot)
         except TimeoutError:
             logger.warning("%s completed no TLS handshake within %g s: closed", peer, seconds)
         except OSError as error:

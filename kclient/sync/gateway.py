@@ -60,6 +60,11 @@ class Gateway:
         return self._gateway.address
 
     @property
+    def advertised(self) -> dict[str, str]:
+        """`host:port` that the clients of each listener are told, by the listener's name."""
+        return self._gateway.advertised
+
+    @property
     def failure(self) -> BaseException | None:
         """What made the gateway stop serving, if something did."""
         return self._gateway.failure

@@ -7,6 +7,7 @@ import json
 import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import anyio.to_thread
 import pytest
@@ -23,14 +24,15 @@ from kclient.admin import (
 from kclient.cli.app import run
 from kclient.errors import (
     AuthenticationError,
+    ErrorCode,
     KafkaTimeoutError,
     ResourceNotFoundError,
-    UnsupportedVersionError,
 )
+from kclient.protocol import messages as m
 from tests.kafka_server import KafkaServer
-from tests.wire_session import until
+from tests.wire_session import ON_EACH_SERVER, until, wire_session
 
-pytestmark = [pytest.mark.anyio, pytest.mark.kafka]
+pytestmark = pytest.mark.anyio
 
 SHA256, SHA512 = ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512
 
@@ -59,6 +61,7 @@ async def can_log_in(kafka: KafkaServer, user: str, password: str, mechanism: Sc
     return True
 
 
+@pytest.mark.kafka
 async def test_who_has_a_credential_can_log_in(kafka: KafkaServer, admin: Admin, user: str) -> None:
     both = [
         UserScramCredentialUpsertion(user=user, mechanism=SHA256, password="Ⅸ wonder", iterations=8192),
@@ -85,6 +88,7 @@ async def test_who_has_a_credential_can_log_in(kafka: KafkaServer, admin: Admin,
     await until(lambda: admin.describe_user_scram_credentials(), lambda found: user not in found)
 
 
+@pytest.mark.kafka
 async def test_who_is_refused_does_not_keep_the_others(admin: Admin, user: str) -> None:
     with pytest.raises(ResourceNotFoundError, match=f"User {user}-gone"):
         await admin.alter_user_scram_credentials(
@@ -100,6 +104,7 @@ async def test_who_is_refused_does_not_keep_the_others(admin: Admin, user: str) 
     await admin.alter_user_scram_credentials([UserScramCredentialDeletion(user=user, mechanism=SHA256)])
 
 
+@pytest.mark.kafka
 async def test_a_user_who_is_asked_for_twice(admin: Admin, user: str) -> None:
     await admin.alter_user_scram_credentials([UserScramCredentialUpsertion(user=user, mechanism=SHA256, password="p")])
     await until(lambda: admin.describe_user_scram_credentials(), lambda found: user in found)
@@ -108,12 +113,70 @@ async def test_a_user_who_is_asked_for_twice(admin: Admin, user: str) -> None:
     await admin.alter_user_scram_credentials([UserScramCredentialDeletion(user=user, mechanism=SHA256)])
 
 
-async def test_a_gateway_says_that_it_has_none(gateway: str) -> None:
-    async with Admin(bootstrap_servers=gateway) as admin:
-        with pytest.raises(UnsupportedVersionError, match="DESCRIBE_USER_SCRAM_CREDENTIALS"):
-            await admin.describe_user_scram_credentials()
+def upsertion(name: str, mechanism: int = 1, iterations: int = 4096) -> m.ScramCredentialUpsertion:
+    return m.ScramCredentialUpsertion(
+        name=name, mechanism=mechanism, iterations=iterations, salt=b"salt" * 6, salted_password=bytes(32)
+    )
 
 
+@ON_EACH_SERVER
+async def test_every_server_refuses_the_same(server: tuple[str, str]) -> None:
+    user = f"refused-{uuid.uuid4().hex[:8]}"
+    there = m.ScramCredentialDeletion(name=f"{user}-there", mechanism=1)
+    async with wire_session(server[1]) as session:
+        made = await session(m.AlterUserScramCredentialsRequest(upsertions=[upsertion(there.name)]))
+        assert [each.error_code for each in made.results] == [0]
+        asked = m.DescribeUserScramCredentialsRequest(users=[m.UserName(name=there.name)])
+        await until(lambda: session(asked), lambda answer: answer.results[0].error_code == 0)
+        answer = await session(
+            m.AlterUserScramCredentialsRequest(
+                deletions=[
+                    m.ScramCredentialDeletion(name=f"{user}-gone", mechanism=1),
+                    m.ScramCredentialDeletion(name=there.name, mechanism=2),
+                    m.ScramCredentialDeletion(name=f"{user}-strange", mechanism=3),
+                ],
+                upsertions=[
+                    upsertion(f"{user}-few", iterations=4095), upsertion(f"{user}-many", iterations=16385),
+                    upsertion(f"{user}-unknown", 0), upsertion(""), upsertion(f"{user}-twice"),
+                    upsertion(f"{user}-twice", 2), upsertion(f"{user}-twice"), upsertion(f"{user}-good"),
+                ],
+            )
+        )  # fmt: skip
+        codes = {each.user.removeprefix(user): (each.error_code, each.error_message) for each in answer.results}
+        assert codes == {
+            "-gone": (ErrorCode.RESOURCE_NOT_FOUND, "Attempt to delete a user credential that does not exist"),
+            "-there": (ErrorCode.RESOURCE_NOT_FOUND, "Attempt to delete a user credential that does not exist"),
+            "-strange": (ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism"),
+            "-few": (ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too few iterations"),
+            "-many": (ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too many iterations"),
+            "-unknown": (ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism"),
+            "": (ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty"),
+            "-twice": (
+                ErrorCode.DUPLICATE_RESOURCE, "A user credential cannot be altered twice in the same request"
+            ),
+            "-good": (0, None),
+        }  # fmt: skip
+        users = [m.UserName(name=name) for name in (f"{user}-gone", f"{user}-good", there.name, there.name)]
+        request = m.DescribeUserScramCredentialsRequest(users=users)
+
+        def told(answer: Any) -> dict[str, tuple[int, str | None]]:
+            return {each.user.removeprefix(user): (each.error_code, each.error_message) for each in answer.results}
+
+        found = await until(lambda: session(request), lambda answer: told(answer)["-good"][0] == 0)
+        assert told(found) == {
+            "-gone": (
+                ErrorCode.RESOURCE_NOT_FOUND,
+                f"Attempt to describe a user credential that does not exist: {user}-gone",
+            ),
+            "-good": (0, ""),
+            "-there": (
+                ErrorCode.DUPLICATE_RESOURCE,
+                f"Cannot describe SCRAM credentials for the same user twice in a single request: {user}-there",
+            ),
+        }
+
+
+@pytest.mark.kafka
 async def test_the_command(
     kafka: KafkaServer, admin: Admin, user: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,

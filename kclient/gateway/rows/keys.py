@@ -49,6 +49,8 @@ GROUP_SETTINGS: Final = "kafka/config/group/"
 """The settings of a group, by its name."""
 FEATURES: Final = "kafka/features"
 """The levels of features that UpdateFeatures has set."""
+SCRAM: Final = "kafka/scram/"
+"""The SCRAM credentials of a user, by name."""
 PRODUCER_IDS: Final = "kafka/producer-ids"
 """The first producer id that nobody was given."""
 LEADER_EPOCH: Final = "kafka/leader-epoch"
@@ -236,6 +238,16 @@ def group_settings_key(group_id: str) -> str:
 def parse_group_settings_key(key: str) -> str:
     """The group that a key of `group_settings_key` names."""
     return unquote(key.removeprefix(GROUP_SETTINGS))
+
+
+def scram_key(user: str) -> str:
+    """The key of a user's SCRAM credentials."""
+    return SCRAM + quote(user, safe="")
+
+
+def parse_scram_key(key: str) -> str:
+    """The user that a key of `scram_key` names."""
+    return unquote(key.removeprefix(SCRAM))
 
 
 def transaction_key(transactional_id: str) -> str:

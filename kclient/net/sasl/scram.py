@@ -99,8 +99,24 @@ class ScramCredential:
         check_encodable("a SCRAM password", text)
         salt = secrets.token_bytes(_NONCE_BYTES) if salt is None else salt
         salted = hashlib.pbkdf2_hmac(algorithm, text.reveal().encode(), salt, iterations)
+        return cls.of_salted(mechanism, salted, salt, iterations)
+
+    @classmethod
+    def of_salted(cls, mechanism: str, salted: bytes, salt: bytes, iterations: int) -> ScramCredential:
+        """What to keep for a password that is salted and hashed already (RFC 5802, `SaltedPassword`).
+
+        Args:
+            mechanism: `SCRAM-SHA-256` or `SCRAM-SHA-512`.
+            salted: The password, hashed.
+            salt: With which it was.
+            iterations: How often it was.
+
+        Raises:
+            ConfigError: If the mechanism is unknown, or the iterations are too few or too many.
+        """
+        algorithm = _algorithm(mechanism)
         stored_key = hashlib.new(algorithm, _hmac(algorithm, salted, b"Client Key")).digest()
-        return cls(salt, iterations, stored_key, _hmac(algorithm, salted, b"Server Key"))
+        return cls(bytes(salt), iterations, stored_key, _hmac(algorithm, salted, b"Server Key"))
 
 
 ScramCredentials: TypeAlias = Callable[[str], ScramCredential | None]

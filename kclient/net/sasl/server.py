@@ -62,6 +62,9 @@ class SaslHandler:
         failure_delay: `connection.failed.authentication.delay.ms`, in seconds.
         max_receive_bytes: `sasl.server.max.receive.size`: the largest request of a client that is not authenticated.
         clock: Seconds since the epoch.
+        authenticated: Called with a connection and who its client is, after each authentication; it must not raise.
+        login_timeout: Seconds after which a client that is not authenticated is closed, where `spawn` is given.
+        spawn: Starts the task that does so.
 
     Raises:
         ConfigError: If no mechanism is offered.
@@ -76,6 +79,9 @@ class SaslHandler:
         failure_delay: float = 0.1,
         max_receive_bytes: int = 524_288,
         clock: Callable[[], float] = time.time,
+        authenticated: Callable[[ServerConnection, ClientIdentity], object] | None = None,
+        login_timeout: float = 10.0,
+        spawn: Callable[..., object] | None = None,
     ) -> None:
         if not mechanisms:
             raise ConfigError("SASL without a mechanism lets nobody in; offer one at least")
@@ -85,6 +91,12 @@ class SaslHandler:
         self._failure_delay = failure_delay
         self._max_receive_bytes = max_receive_bytes
         self._clock = clock
+        self._authenticated = authenticated
+        self._login_timeout = login_timeout
+        self._spawn = spawn
+        self._watching = False
+        self._strangers: dict[ServerConnection, float] = {}
+        """Until when each has to be authenticated, in the order of that time."""
         self._sessions: dict[ServerConnection, SaslSession] = {}
 
     def identity_of(self, connection: ServerConnection) -> ClientIdentity | None:
@@ -99,10 +111,16 @@ class SaslHandler:
         self._sessions[connection] = SaslSession(self._mechanisms, self._max_session_ms, self._clock)
         connection.limit_frames(self._max_receive_bytes)
         self.handler.connected(connection)
+        if self._spawn is not None:
+            self._strangers[connection] = anyio.current_time() + self._login_timeout
+            if not self._watching:
+                self._watching = True
+                self._spawn(self._watch_strangers, name="slow logins")
 
     def disconnected(self, connection: ServerConnection) -> None:
         """See `RequestHandler`."""
         self._sessions.pop(connection, None)
+        self._strangers.pop(connection, None)
         self.handler.disconnected(connection)
 
     def begin(self, frame: memoryview, connection: ServerConnection) -> Answer:
@@ -159,13 +177,32 @@ class SaslHandler:
         await anyio.sleep(self._failure_delay)
         return reply
 
-    @staticmethod
-    def _told(session: SaslSession, response: SaslAuthenticateResponse, connection: ServerConnection) -> None:
+    async def _watch_strangers(self) -> None:
+        """Close who takes too long, as long as there is anybody who is not authenticated."""
+        try:
+            while self._strangers:
+                connection, end = next(iter(self._strangers.items()))
+                left = end - anyio.current_time()
+                if left > 0:
+                    await anyio.sleep(left)
+                    continue
+                del self._strangers[connection]
+                logger.warning("%s did not log in within %g s: closed", connection.peer, self._login_timeout)
+                connection.close()
+        finally:
+            self._watching = False
+
+    def _told(self, session: SaslSession, response: SaslAuthenticateResponse, connection: ServerConnection) -> None:
         if response.error_code:
             logger.warning("%s failed to authenticate: %s", connection.peer, response.error_message)
         elif session.identity is not None and session.may_ask():
             connection.limit_frames(None)
-            logger.debug("%s is %s (%s)", connection.peer, session.identity.principal, session.identity.mechanism)
+            self._strangers.pop(connection, None)
+            if self._authenticated is not None:
+                self._authenticated(connection, session.identity)
+            name = session.identity.principal
+            told = name if name.isprintable() else ascii(name)
+            logger.debug("%s is %s (%s)", connection.peer, told, session.identity.mechanism)
 
     # ApiVersions
 

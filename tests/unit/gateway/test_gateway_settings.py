@@ -15,9 +15,7 @@ from tests.gateway_wire import names, running
 ROOT = Path(__file__).resolve().parents[3]
 
 
-@pytest.mark.parametrize(
-    ("name", "instead"), [("listeners", "--listen"), ("advertised.listeners", "--advertise"), ("log.dirs", "--data")]
-)
+@pytest.mark.parametrize(("name", "instead"), [("log.dirs", "--data")])
 def test_a_setting_that_is_given_elsewhere(name: str, instead: str) -> None:
     with pytest.raises(ConfigError, match=instead):
         BrokerConfig({name: "PLAINTEXT://:9092"})

@@ -1,0 +1,1 @@
+"""Who a gateway's clients are: the listeners' security, logins, and what is kept of users."""

@@ -1,0 +1,216 @@
+"""The listeners of a gateway, as Kafka's settings name them: where each accepts clients, and how these come in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from kclient.arguments import shown
+from kclient.config.jaas import parse_jaas
+from kclient.errors import ConfigError, KafkaError, NotYetSupportedError
+from kclient.net.address import Address, parse_address
+from kclient.net.sasl.plain import fixed_passwords
+from kclient.net.sasl.scram import SCRAM_MECHANISMS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from kclient.gateway.config import BrokerConfig
+    from kclient.net.sasl.plain import PasswordCheck
+
+LISTENERS: Final = "listeners"
+ADVERTISED: Final = "advertised.listeners"
+PROTOCOLS: Final = "listener.security.protocol.map"
+MECHANISMS: Final = "sasl.enabled.mechanisms"
+REAUTHENTICATION: Final = "connections.max.reauth.ms"
+
+_KNOWN: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_JAAS: Final = "sasl.jaas.config"
+_USER: Final = "user_"
+_SCHEME: Final = "://"
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayListener:
+    """One listener."""
+
+    name: str
+    """In upper case, as Kafka has it: `PLAINTEXT`, `CLIENTS`."""
+    address: Address
+    """Where it accepts connections."""
+    told: Address | None = None
+    """The address that its clients are told; None for that where it listens."""
+    security_protocol: str = "PLAINTEXT"
+    mechanisms: tuple[str, ...] = ()
+    """Those of SASL that it offers; none without SASL."""
+    passwords: PasswordCheck | None = None
+    """Of the users of PLAIN, where that is offered."""
+    max_session_ms: int = 0
+    """`connections.max.reauth.ms`: how long a login counts; 0 for as long as the connection."""
+
+
+def listeners_of(config: BrokerConfig) -> list[GatewayListener]:
+    """What `listeners` and the settings around it say; nothing where `listeners` is not set.
+
+    Raises:
+        ConfigError: They make no sense, or do not go together.
+        NotYetSupportedError: For protocols and mechanisms that gateways do not have.
+    """
+    given = config.given(LISTENERS)
+    if given is None:
+        for name in (ADVERTISED, PROTOCOLS):
+            if config.given(name) is not None:
+                raise ConfigError(
+                    f"{name} is set, and {LISTENERS} is not: name the listeners there, as NAME://HOST:PORT"
+                )
+        if config.of_listeners:
+            first = next(iter(config.of_listeners))
+            raise ConfigError(f"{first} is set, and {LISTENERS} is not: name the listeners there, as NAME://HOST:PORT")
+        return []
+    addresses = _addresses(LISTENERS, given)
+    if not addresses:
+        raise ConfigError(f"{LISTENERS} is empty: name one at least, as PLAINTEXT://127.0.0.1:9092")
+    _check_ports(addresses)
+    told = _addresses(ADVERTISED, config.given(ADVERTISED) or "")
+    for name in told.keys() - addresses.keys():
+        raise ConfigError(f"{ADVERTISED} names the listener {shown(name)}, which {LISTENERS} does not have")
+    protocols = _protocols(config)
+    _check_names(config, addresses)
+    return [_listener(config, name, at, told.get(name), protocols) for name, at in addresses.items()]
+
+
+def _addresses(setting: str, text: str) -> dict[str, Address]:
+    """Addresses by the names of listeners."""
+    found: dict[str, Address] = {}
+    for item in filter(None, map(str.strip, text.split(","))):
+        name, scheme, at = item.partition(_SCHEME)
+        name = name.upper()
+        if not (scheme and name):
+            raise ConfigError(f"{setting}: {shown(item)} is no listener; one is NAME://HOST:PORT")
+        if name in found:
+            raise ConfigError(f"{setting} has two listeners named {shown(name)}; each has a name of its own")
+        try:
+            everywhere = at.startswith(":")  # a listener without a host is on all addresses, as in Kafka
+            address = parse_address(f"localhost{at}" if everywhere else at, default_port=None)
+        except KafkaError as error:
+            raise ConfigError(f"{setting}: the address of the listener {shown(name)} is wrong: {error}") from error
+        if address.scheme != "tcp" or (everywhere and setting == ADVERTISED):
+            raise ConfigError(f"{setting}: {shown(item)} is no listener; one is NAME://HOST:PORT")
+        found[name] = Address("", address.port) if everywhere else address
+    return found
+
+
+def _check_ports(addresses: Mapping[str, Address]) -> None:
+    ports = [at.port for at in addresses.values() if at.port]
+    if len(set(ports)) < len(ports):
+        raise ConfigError(f"{LISTENERS} has a port twice; each listener has a port of its own, or 0 for any free one")
+
+
+def _protocols(config: BrokerConfig) -> dict[str, str]:
+    """Security protocols by the names of listeners."""
+    found: dict[str, str] = {}
+    for item in filter(None, map(str.strip, config.get_text(PROTOCOLS).split(","))):
+        name, _, protocol = item.partition(":")
+        if protocol.strip().upper() not in _KNOWN:
+            raise ConfigError(f"{PROTOCOLS}: {shown(item)} is none of NAME:PROTOCOL with one of {', '.join(_KNOWN)}")
+        found[name.strip().upper()] = protocol.strip().upper()
+    return found
+
+
+def _check_names(config: BrokerConfig, addresses: Mapping[str, Address]) -> None:
+    """Every setting of a listener is that of one that there is, and is one that listeners have."""
+    settings = {MECHANISMS, REAUTHENTICATION, f"plain.{_JAAS}"} | {
+        f"{name.lower()}.{_JAAS}" for name in SCRAM_MECHANISMS
+    }
+    known = {f"listener.name.{name.lower()}.{each}" for name in addresses for each in settings}
+    for name in config.of_listeners:
+        if name not in known:
+            raise ConfigError(
+                f"{shown(name)} is no setting of a listener: these begin with listener.name. and the name of one of "
+                f"{LISTENERS} in small letters, and end with one of {', '.join(sorted(settings))}"
+            )
+
+
+def _listener(
+    config: BrokerConfig, name: str, address: Address, told: Address | None, protocols: Mapping[str, str]
+) -> GatewayListener:
+    protocol = protocols.get(name)
+    if protocol is None:
+        raise ConfigError(
+            f"{PROTOCOLS} does not say how clients come in by the listener {shown(name)}: add {name}:PROTOCOL"
+        )
+    if protocol.endswith("SSL"):
+        raise NotYetSupportedError(
+            f"the listener {name} is to speak {protocol}, and gateways have no TLS yet: choose PLAINTEXT or "
+            "SASL_PLAINTEXT, behind something that encrypts"
+        )
+    own = f"listener.name.{name.lower()}."
+    if protocol == "PLAINTEXT":
+        for setting in config.of_listeners:
+            if setting.startswith(own):
+                raise ConfigError(f"{setting} has no effect: the listener {name} is without SASL")
+        return GatewayListener(name, address, told)
+    mechanisms = _mechanisms(_text(config, own + MECHANISMS), config)
+    for mechanism in SCRAM_MECHANISMS:
+        _check_scram(config, own, mechanism)
+    passwords = _passwords(config, own, name) if "PLAIN" in mechanisms else None
+    return GatewayListener(name, address, told, protocol, mechanisms, passwords, _session_ms(config, own))
+
+
+def _text(config: BrokerConfig, name: str) -> str | None:
+    found = config.of_listeners.get(name)
+    return None if found is None else found.reveal()
+
+
+def _mechanisms(text: str | None, config: BrokerConfig) -> tuple[str, ...]:
+    given: Sequence[str] = config.get_list(MECHANISMS) if text is None else [each.strip() for each in text.split(",")]
+    found = tuple(dict.fromkeys(each.upper() for each in given if each))
+    for each in found:
+        if each in ("OAUTHBEARER", "GSSAPI"):
+            raise NotYetSupportedError(f"{MECHANISMS}: gateways do not have {each} yet, only PLAIN and SCRAM")
+        if each != "PLAIN" and each not in SCRAM_MECHANISMS:
+            raise ConfigError(f"{MECHANISMS}: {shown(each)} is none of PLAIN, {', '.join(SCRAM_MECHANISMS)}")
+    if not found:
+        raise ConfigError(f"{MECHANISMS} is empty: without a mechanism nobody could log in")
+    return found
+
+
+def _check_scram(config: BrokerConfig, own: str, mechanism: str) -> None:
+    """A broker's settings have a login module without anything in it."""
+    name = f"{own}{mechanism.lower()}.{_JAAS}"
+    text = _text(config, name)
+    if text is None:
+        return
+    entry = parse_jaas(text)
+    if entry.module != "ScramLoginModule" or entry.options:
+        raise ConfigError(
+            f"{name} is a ScramLoginModule without options, or left out: users are added by "
+            "AlterUserScramCredentials (kclient users set)"
+        )
+
+
+def _passwords(config: BrokerConfig, own: str, listener: str) -> PasswordCheck:
+    name = f"{own}plain.{_JAAS}"
+    text = _text(config, name)
+    if text is None:
+        raise ConfigError(
+            f"the listener {listener} offers PLAIN, and has no users for it: set {name} to a PlainLoginModule with "
+            'user_NAME="PASSWORD" for each'
+        )
+    entry = parse_jaas(text)
+    if entry.module != "PlainLoginModule":
+        raise ConfigError(f"{name} names another login module than PlainLoginModule, the one of PLAIN")
+    # user name and password of the module itself are those of a broker that calls others, which gateways do not
+    users = {option.removeprefix(_USER): each for option, each in entry.options.items() if option.startswith(_USER)}
+    if not users or not all(users) or not all(users.values()):
+        raise ConfigError(f'{name} has no user, or an empty name or password: add user_NAME="PASSWORD" for each')
+    return fixed_passwords(users)
+
+
+def _session_ms(config: BrokerConfig, own: str) -> int:
+    text = _text(config, own + REAUTHENTICATION)
+    if text is None:
+        return config.get_int(REAUTHENTICATION)
+    if not text.isdecimal():
+        raise ConfigError(f"{own}{REAUTHENTICATION} is a number of milliseconds, or 0 for no limit")
+    return int(text)
