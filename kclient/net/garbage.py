@@ -54,9 +54,13 @@ class _Collector:
             self._hold_off()
 
     def end(self) -> None:
-        self._holders -= 1
+        self.forget()
         if not self._holders and self._is_due():
             gc.collect()
+
+    def forget(self) -> None:
+        """One has ended where nothing may be collected: the next collection of the middle generation sees to it."""
+        self._holders -= 1
 
     def _is_due(self) -> bool:
         """Whether there would have been a full collection, and the last one is long enough ago."""
@@ -99,7 +103,10 @@ _collector: Final = _Collector()
 
 
 class HoldOff:
-    """Makes full collections rare from `begin` to some seconds after `end`; may be used again, also by `with`."""
+    """Makes full collections rare from `begin` to some seconds after `end`; may be used again, also by `with`.
+
+    One that is given up before its end, as with the jobs of a loop that was closed, ends by itself.
+    """
 
     __slots__ = ("active",)
 
@@ -117,6 +124,10 @@ class HoldOff:
         if self.active:
             self.active = False
             _collector.end()
+
+    def __del__(self) -> None:
+        if self.active:
+            _collector.forget()
 
     def __enter__(self) -> None:
         self.begin()

@@ -9,6 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from kclient.net import garbage
+from kclient.net.discarding import emptied, in_slices
+from kclient.net.fair_queue import FairQueue
 from kclient.net.garbage import HoldOff
 
 
@@ -103,3 +105,18 @@ def test_the_longer_one_takes_the_rarer_they_are(usual: tuple[int, int, int], mo
         gc.collect()
         monkeypatch.undo()
         assert garbage._collector._apart == 3600.0 / garbage._SHARE
+
+
+@pytest.mark.slow
+def test_work_that_is_dropped_with_its_loop_does_not_hold_them_off_for_ever(
+    usual: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = FairQueue(lambda _: None)  # of a loop that was closed: there is no next turn
+    flow = queue.flow()
+    flow.add(in_slices(emptied([None] * 10_000), flow.clock))
+    assert gc.get_threshold() != usual
+    del queue, flow
+    gc.collect()
+    monkeypatch.setattr(garbage._collector, "_apart", 0.0)
+    gc.collect(1)
+    assert gc.get_threshold() == usual
