@@ -254,10 +254,11 @@ class FetchHandler(Handler):
         pace = Pace(connection.flow)
         connection.when_gone(fetch.wake)
         self._parked.add(fetch)
+        deadline = anyio.current_time() + max(0, fetch.request.max_wait_ms) / 1000
         try:
-            await self._until_enough(fetch, pace)
+            await self._until_enough(fetch, pace, deadline)
             while fetch.is_old and not await self._old.convert(fetch):
-                await self._until_enough(fetch, pace)  # there is nothing for this client in what was read
+                await self._until_enough(fetch, pace, deadline)  # there is nothing for this client in what was read
         finally:
             self._parked.discard(fetch)
             connection.unless_gone(fetch.wake)
@@ -273,9 +274,8 @@ class FetchHandler(Handler):
         connection.discard(emptied(fetch.plan.wanted))
         return None
 
-    async def _until_enough(self, fetch: Fetch, pace: Pace) -> None:
+    async def _until_enough(self, fetch: Fetch, pace: Pace, deadline: float) -> None:
         connection, place = fetch.context.connection, fetch.context.place
-        deadline = anyio.current_time() + max(0, fetch.request.max_wait_ms) / 1000
         place.when_next(fetch.wake)
         while not connection.gone:
             waiter = fetch.waiter = Waiter(self._least(fetch), committed=fetch.committed)

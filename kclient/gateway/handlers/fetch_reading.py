@@ -46,6 +46,8 @@ MOST_AT_ONCE: Final = 4 << 20
 """Bytes of one partition that are read at once, so that nobody waits for long; one batch comes, however large."""
 _AT_A_TIME: Final = 1 << 20
 """Bytes that are read before others have their turn."""
+_PART_OF_OLD: Final = 4
+"""One part in so many of what a connection may hold is read for a client that knows old message formats alone."""
 _REMEMBERED: Final = 1_000
 """Batches that are larger than all the memory there is, so that they are read, and logged, once."""
 
@@ -293,7 +295,10 @@ class FetchReader:
 
     def limit(self, fetch: Fetch) -> int:
         """Bytes that an answer may hold."""
-        return max(0, min(fetch.request.max_bytes, self._max_bytes()))
+        limit = max(0, min(fetch.request.max_bytes, self._max_bytes()))
+        if fetch.is_old:  # the rest of the connection's memory is to make it older in
+            limit = min(limit, fetch.context.connection.share.most // _PART_OF_OLD)
+        return limit
 
     def find(self, fetch: Fetch, key: Key) -> Partition | None:
         """The partition, if it is there, led here, and the client may read it."""

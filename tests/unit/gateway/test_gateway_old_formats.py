@@ -7,12 +7,13 @@ import time
 from collections.abc import AsyncIterator
 from typing import Literal
 
+import anyio
 import pytest
 
 from kclient.errors import ErrorCode
 from kclient.protocol.messages.fetch import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from kclient.protocol.messages.produce import InitProducerIdRequest
-from kclient.protocol.messages.transactions import EndTxnRequest
+from kclient.protocol.messages.transactions import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic, EndTxnRequest
 from kclient.records import BatchBuilder, CompressionType, MessageSetBuilder, decode_records, iter_headers
 from kclient.records.compression import compress
 from kclient.records.message_header import encode_message
@@ -178,6 +179,52 @@ async def test_fetches_go_on_behind_control_batches(wire: Wire) -> None:
     assert (await wire.produce("t", batch_of(b"b"))).base_offset == 2
     data = (await wire.fetch("t", 1, version=3, partition_max_bytes=1)).records or b""
     assert [(each.offset, each.value) for each in decode_records(data, "t", 0)] == [(2, b"b")]
+
+
+async def test_control_batches_do_not_make_a_fetch_wait_for_longer() -> None:
+    """Of transactions without records there are markers alone, which such a client is never told of."""
+    async with running() as (gateway, first), anyio.create_task_group() as tasks:
+        await first.create("t")
+        begun = await first(InitProducerIdRequest(transactional_id="tx", transaction_timeout_ms=60_000), 2)
+        who = {"producer_id": begun.producer_id, "producer_epoch": begun.producer_epoch}
+        topics = [AddPartitionsToTxnTopic(name="t", partitions=[0])]
+        second, answered = connect(gateway), anyio.Event()
+
+        async def fetch() -> None:
+            row = await second.fetch("t", 0, version=3, max_wait_ms=1500)
+            assert (row.error_code, row.records) == (0, b"")
+            answered.set()
+
+        tasks.start_soon(fetch)
+        with anyio.fail_after(10):
+            while not answered.is_set():
+                add = AddPartitionsToTxnRequest(v3_and_below_transactional_id="tx", v3_and_below_topics=topics)
+                add.v3_and_below_producer_id = begun.producer_id
+                add.v3_and_below_producer_epoch = begun.producer_epoch
+                await first(add, 3)
+                await first(EndTxnRequest(transactional_id="tx", committed=True, **who), 3)
+        assert (await first.fetch("t", 0)).high_watermark > 1
+        await second.aclose()
+
+
+@pytest.mark.parametrize("total", [16, 32, 64])
+async def test_little_memory_makes_answers_smaller(total: int) -> None:
+    """What is read leaves room to make it older in: small batches are never too large, however many were asked for."""
+    batch = batch_of(*[b"x" * 1000] * 50)
+    async with running(config={"connections.max.memory.bytes": str(total << 20)}) as (_, wire):
+        await wire.create("t", 3)
+        for number in range(3 * 90):
+            assert (await wire.produce("t", batch, number // 90)).error_code == 0
+        request = fetch_request("t", 0, partition_max_bytes=4 << 20)
+        for number in (1, 2):
+            request.topics[0].partitions += (
+                fetch_request("t", 0, number, partition_max_bytes=4 << 20).topics[0].partitions
+            )
+        for most in (3, 1):
+            del request.topics[0].partitions[most:]
+            rows = (await wire(request, 2)).responses[0].partitions
+            assert {row.error_code for row in rows} == {0}
+            assert len(rows[0].records) > 100_000
 
 
 async def test_a_fetch_that_waits_is_answered_when_there_is_something() -> None:
