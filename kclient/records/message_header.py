@@ -52,8 +52,13 @@ _NULL: Final = _LENGTH.pack(-1)
 _new_header: Final = tuple.__new__
 
 
-def read_message_header(buffer: Buffer, position: int) -> BatchHeader:
+def read_message_header(buffer: Buffer, position: int, *, any_offset: bool = False) -> BatchHeader:
     """The header of the message at `position`, of which 26 bytes are known to be there, in format v0 or v1.
+
+    Args:
+        buffer: Where it is.
+        position: Of its first byte.
+        any_offset: Whether its offset means nothing, as in what a producer sends.
 
     Raises:
         CorruptRecordError: The header makes no sense.
@@ -65,7 +70,7 @@ def read_message_header(buffer: Buffer, position: int) -> BatchHeader:
         raise absurd_length(offset, size, position)
     attributes &= _KNOWN_ATTRIBUTES[magic]
     codec = attributes & _COMPRESSION_MASK
-    if codec > _GREATEST_MESSAGE_COMPRESSION or not 0 <= offset < INT64_MAX:
+    if codec > _GREATEST_MESSAGE_COMPRESSION or not (any_offset or 0 <= offset < INT64_MAX):
         raise message_error(f"its header is invalid (attributes {attributes:#04x})", offset, position)
     timestamp = stamp[0] if stamp else -1
     fields = (offset, length, -1, magic, crc, attributes, 0, timestamp, timestamp, -1, -1, -1, -1 if codec else 1)

@@ -265,7 +265,7 @@ def iter_sent(view: memoryview) -> Iterator[tuple[int, BatchHeader]]:
     while end - position >= MESSAGE_HEADER_SIZE:
         if view[position + 16] >= CURRENT_MAGIC:
             raise message_error(f"it is of format v{view[position + 16]} among older ones", -1, position)
-        header = read_message_header(view, position)
+        header = read_message_header(view, position, any_offset=True)
         if header.length > end - position:
             return
         yield position, header
@@ -275,7 +275,7 @@ def iter_sent(view: memoryview) -> Iterator[tuple[int, BatchHeader]]:
 def _sent_inside(view: Buffer, position: int, header: BatchHeader, budget: _Budget, depth: int) -> Iterator[Leaf]:
     inside = _inside(view, position, header, budget, depth, check_crcs=True)
     empty = True
-    for place, inner in _inner_headers(inside):
+    for place, inner in _inner_headers(inside, any_offset=True):
         empty = False
         if inner.count < 0:
             yield from _sent_inside(inside, place, inner, budget, depth + 1)
@@ -372,14 +372,14 @@ def _first_offset(outer: BatchHeader, last: int) -> int:
     return outer.base_offset - last
 
 
-def _inner_headers(inside: Buffer) -> Iterator[tuple[int, BatchHeader]]:
+def _inner_headers(inside: Buffer, *, any_offset: bool = False) -> Iterator[tuple[int, BatchHeader]]:
     position, end = 0, len(inside)
     while position < end:
         if end - position < MESSAGE_HEADER_SIZE:
             raise CorruptRecordError(f"a message is truncated (byte {position})")
         if inside[position + 16] >= CURRENT_MAGIC:
             raise CorruptRecordError(f"there is a message of format v{inside[position + 16]} (byte {position})")
-        header = read_message_header(inside, position)
+        header = read_message_header(inside, position, any_offset=any_offset)
         if header.length > end - position:
             raise CorruptRecordError(
                 f"a message of {header.length} bytes is truncated to {end - position} (byte {position})"

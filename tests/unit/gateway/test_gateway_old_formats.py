@@ -71,6 +71,20 @@ async def test_producers_number_messages_as_they_like(wire: Wire, codec: Compres
     assert await wire.values("t") == [b"x0"] * 3 + [b"x0", b"x1", b"x2", b"x5", b"x6", b"x7"]
 
 
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("offset", [-1, -(2**63), 2**63 - 1])
+async def test_the_offsets_that_producers_write_mean_nothing(wire: Wire, magic: Literal[0, 1], offset: int) -> None:
+    """Some write -1 into all of them, which Kafka 3.9.1 takes too."""
+    plain = encode_message(magic, offset, NOW if magic else -1, 0, None, b"x")
+    sent = [plain]
+    for codec in CODECS[1:]:
+        sent.append(encode_message(magic, offset, NOW if magic else -1, codec, None, compress(codec, plain)))
+    for base, each in enumerate(sent):
+        answer = await wire.produce("t", each, version=2)
+        assert (answer.error_code, answer.base_offset) == (0, base)
+    assert await wire.values("t") == [b"x"] * len(sent)
+
+
 async def test_what_is_not_whole_is_left_out_and_nothing_is_no_error(wire: Wire) -> None:
     whole = message_set(1, b"a", b"b")
     assert (await wire.produce("t", whole[:-3], version=2)).base_offset == 0
