@@ -19,20 +19,22 @@ from kclient.protocol.messages.produce import BatchIndexAndErrorMessage, Partiti
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.produce")
 
+_STORAGE_ERRORS_SINCE: Final = 4
 _RECORD_ERRORS_SINCE: Final = 8
 
 
 class PendingReply(Completion[ProduceResponse | None]):
     """The answer of a request whose batches are on their way: it comes with the last of them, or by its timeout."""
 
-    __slots__ = ("_begun", "_made", "_next", "_response", "_rows", "_silent", "deadline", "outlives")
+    __slots__ = ("_begun", "_made", "_next", "_response", "_rows", "_silent", "_version", "deadline", "outlives")
 
-    def __init__(self, response: ProduceResponse, silent: bool) -> None:
+    def __init__(self, response: ProduceResponse, silent: bool, version: int) -> None:
         super().__init__()
         self.deadline: float = float("inf")
         self._response = response
         self._rows: dict[int, PartitionProduceResponse] = {}
         self._silent = silent
+        self._version = version
         self._begun = False
         self._made: deque[tuple[Append, AppendState, int]] = deque()
         self._next: Completion[None] | None = None
@@ -82,7 +84,7 @@ class PendingReply(Completion[ProduceResponse | None]):
         row = self._rows.pop(key, None)
         if row is None:
             return  # the time was over before
-        put(row, append)
+        put(row, append, self._version)
         following, self._next = self._next, None
         if following is not None:
             following.set_result(None)
@@ -120,18 +122,20 @@ def told(response: ProduceResponse, silent: bool) -> ProduceResponse | None:
     return None
 
 
-def put(row: PartitionProduceResponse, append: Append) -> None:
+def put(row: PartitionProduceResponse, append: Append, version: int) -> None:
     """Say what has become of a batch."""
     if append.error is not None:
-        put_error(row, append.error)
+        put_error(row, append.error, version)
         return
     row.base_offset = append.base_offset
     row.log_append_time_ms = append.timestamp
 
 
-def put_error(row: PartitionProduceResponse, error: KafkaError, version: int = 0) -> None:
+def put_error(row: PartitionProduceResponse, error: KafkaError, version: int) -> None:
     """Say why a batch is refused; which of its records were at fault from version 8 on (KIP-467)."""
     row.error_code = code_of(error)
+    if row.error_code == ErrorCode.KAFKA_STORAGE_ERROR and version < _STORAGE_ERRORS_SINCE:
+        row.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER  # older producers try again after this one alone
     row.error_message = text_of(error.message)
     row.base_offset = -1
     if isinstance(error, RejectedRecordsError) and version >= _RECORD_ERRORS_SINCE:

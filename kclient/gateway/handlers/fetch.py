@@ -414,7 +414,7 @@ class FetchHandler(Handler):
             elif number in fetch.errors:
                 self._reader.put_error(fetch, key, answer, fetch.errors[number])
             elif partition.state in UNREAD:
-                put_error(answer, ErrorCode.KAFKA_STORAGE_ERROR)
+                put_error(answer, ErrorCode.KAFKA_STORAGE_ERROR, fetch.context.api_version)
             else:
                 put_state(answer, partition)
         if not fetch.committed:

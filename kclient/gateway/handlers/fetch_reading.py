@@ -46,6 +46,8 @@ MOST_AT_ONCE: Final = 4 << 20
 """Bytes of one partition that are read at once, so that nobody waits for long; one batch comes, however large."""
 _AT_A_TIME: Final = 1 << 20
 """Bytes that are read before others have their turn."""
+_STORAGE_ERRORS_SINCE: Final = 6
+"""The version of Fetch."""
 _PART_OF_OLD: Final = 4
 """One part in so many of what a connection may hold is read for a client that knows old message formats alone."""
 _REMEMBERED: Final = 1_000
@@ -337,8 +339,8 @@ class FetchReader:
 
     def put_error(self, fetch: Fetch, key: Key, answer: FetchResponsePartitionData, code: int) -> None:
         """Say why a partition cannot be read; where it has another leader, or epoch, than the client knew, which."""
-        put_error(answer, code)
         context = fetch.context
+        put_error(answer, code, context.api_version)
         if code not in MOVED or context.api_version < FETCH_SINCE:
             return
         topic_id = key.topic_id if fetch.by_id else None
@@ -424,8 +426,10 @@ def put_nothing(answer: FetchResponsePartitionData) -> None:
     answer.records = b""
 
 
-def put_error(answer: FetchResponsePartitionData, code: int) -> None:
+def put_error(answer: FetchResponsePartitionData, code: int, version: int) -> None:
     """Say why a partition cannot be read."""
+    if code == ErrorCode.KAFKA_STORAGE_ERROR and version < _STORAGE_ERRORS_SINCE:
+        code = ErrorCode.NOT_LEADER_OR_FOLLOWER  # older consumers do not know that one, and come back after this
     answer.error_code = code
     answer.high_watermark = answer.last_stable_offset = answer.log_start_offset = -1
     answer.records = b""

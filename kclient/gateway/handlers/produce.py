@@ -186,9 +186,9 @@ class ProduceHandler(Handler):
             return told(response, request.acks == 0)
         row.log_start_offset = partition.log.start_offset
         if append.state >= wanted:
-            put(row, append)
+            put(row, append, context.api_version)
             return told(response, request.acks == 0)
-        waiting = PendingReply(response, request.acks == 0)
+        waiting = PendingReply(response, request.acks == 0, context.api_version)
         waiting.add(row, append, wanted)
         if append.state < AppendState.STORED:
             waiting.outlive(append, len(data.records or b""), self._batches)
@@ -241,7 +241,7 @@ class ProduceHandler(Handler):
         verifications: Verifications | None,
     ) -> Work:
         response = ProduceResponse()
-        waiting = PendingReply(response, request.acks == 0)
+        waiting = PendingReply(response, request.acks == 0, context.api_version)
         count = size = 0
         for topic in request.topic_data:
             answer = TopicProduceResponse(name=topic.name, topic_id=topic.topic_id)
@@ -298,7 +298,7 @@ class ProduceHandler(Handler):
                         tell_producer(endpoints, row, error.leader, self._leadership, client.advertised)
                     continue
                 if append.state >= enough:
-                    put(row, append)
+                    put(row, append, context.api_version)
                 else:
                     waiting.add(row, append, enough)
                     if append.state < AppendState.STORED:

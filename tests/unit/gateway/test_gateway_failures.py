@@ -106,6 +106,10 @@ async def test_a_round_of_syncs_that_fails_in_a_new_way(tmp_path: Path, monkeypa
             row = await wire.produce("t", batch_of(b"lost"))
             assert row.error_code == ErrorCode.KAFKA_STORAGE_ERROR
             assert "no room for the plan" in str(row.error_message)
+            for version in (3, 4):
+                row = await wire.produce("t", batch_of(b"lost"), version=version)
+                known = ErrorCode.NOT_LEADER_OR_FOLLOWER if version < 4 else ErrorCode.KAFKA_STORAGE_ERROR
+                assert row.error_code == known, "after what older producers do not know they do not try again"
         assert (await wire.produce("t", batch_of(b"a"))).error_code == 0
         assert await wire.values("t") == [b"a"]
         assert gateway.failure is None

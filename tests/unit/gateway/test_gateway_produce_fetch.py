@@ -434,6 +434,10 @@ async def test_a_fetch_does_not_wait_for_a_disk_that_hangs(tmp_path: Path, monke
                 for _ in range(3):
                     found = await fetch(request())
                     assert found == {hanging: (ErrorCode.KAFKA_STORAGE_ERROR, False), 1 - hanging: (0, True)}
+                for version in (3, 5):
+                    rows = (await wire(request(), version)).responses[0].partitions
+                    codes = {row.partition_index: row.error_code for row in rows}
+                    assert codes == {hanging: ErrorCode.NOT_LEADER_OR_FOLLOWER, 1 - hanging: 0}, "they know no other"
                 began = anyio.current_time()
                 found = await fetch(request(max_wait_ms=200, offset=1))
                 assert anyio.current_time() - began >= 0.19, "it waits for the other one"
