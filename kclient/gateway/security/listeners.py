@@ -11,6 +11,7 @@ from kclient.errors import ConfigError, KafkaError, NotYetSupportedError
 from kclient.net.address import Address, parse_address
 from kclient.net.sasl.plain import fixed_passwords
 from kclient.net.sasl.scram import SCRAM_MECHANISMS
+from kclient.records.bounds import INT64_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,6 +29,8 @@ _KNOWN: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _JAAS: Final = "sasl.jaas.config"
 _USER: Final = "user_"
 _SCHEME: Final = "://"
+_DIGITS: Final = 19
+"""Those of the largest number that Kafka has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +214,6 @@ def _session_ms(config: BrokerConfig, own: str) -> int:
     text = _text(config, own + REAUTHENTICATION)
     if text is None:
         return config.get_int(REAUTHENTICATION)
-    if not text.isdecimal():
-        raise ConfigError(f"{own}{REAUTHENTICATION} is a number of milliseconds, or 0 for no limit")
+    if not text.isdecimal() or len(text) > _DIGITS or int(text) > INT64_MAX:
+        raise ConfigError(f"{own}{REAUTHENTICATION} is a number of milliseconds up to {INT64_MAX}, or 0 for no limit")
     return int(text)

@@ -45,7 +45,8 @@ COSTLY_ITERATIONS: Final = 10_000
 """What takes more than this, a few milliseconds, a client computes in a thread."""
 
 _NONCE_BYTES = 24
-_TEXT_LIMIT = 4096
+_TEXT_LIMIT = 16_384
+"""Bytes of a message that are looked at: a name of 1024 characters takes 4096 at most, and may come twice."""
 _CLIENT_FIRST = re.compile(
     r"(?P<header>(?P<binding>n|y|p=[A-Za-z0-9.-]+),(?:a=(?P<authzid>[^,\0]+))?,)"
     r"(?P<bare>(?P<mandatory>m=[^,\0]*,)?n=(?P<name>[^,\0]+),r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+)"

@@ -23,6 +23,7 @@ from kclient.net.sasl.plain import PasswordCheck, PlainServer
 from kclient.net.sasl.scram import ScramCredentials, ScramDecoys, ScramServer
 from kclient.protocol.message import ApiMessage
 from kclient.protocol.messages import SaslAuthenticateResponse, SaslHandshakeResponse
+from kclient.protocol.types import INT64_MAX
 from kclient.state_tables import PlainEnum, StateTable, next_state
 
 __all__ = ["Mechanisms", "SaslSession", "SessionState", "server_mechanisms"]
@@ -196,7 +197,7 @@ class SaslSession:
         self._exchange = None
         self.identity = found
         self.ends_at = min(ends) if ends else None
-        return 0 if self.ends_at is None else max(int((self.ends_at - now) * 1000), 1)
+        return 0 if self.ends_at is None else min(max(int((self.ends_at - now) * 1000), 1), INT64_MAX)
 
     def _go(self, event: SessionEvent) -> None:
         self.state = next_state(SESSION_TABLE, self.state, event, "SASL session")

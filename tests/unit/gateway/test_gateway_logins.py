@@ -113,7 +113,7 @@ async def test_who_knows_the_password_gets_in_and_nobody_else(mechanism: str) ->
                     await admin.list_topics()
 
 
-@pytest.mark.parametrize("user", ["a,b=c", "=2C=3D", "ümlaut Ⅸ", "'; DROP"])
+@pytest.mark.parametrize("user", ["a,b=c", "=2C=3D", "ümlaut Ⅸ", "'; DROP", "😀" * 1024, "," * 1024])
 async def test_names_of_all_kinds(user: str) -> None:
     async with secured() as gateway:
         await set_password(gateway, user, PASSWORD)
@@ -163,6 +163,16 @@ async def ask(wire: Wire) -> bool:
         return await wire.frame() is not None
     except OSError:
         return False
+
+
+@pytest.mark.parametrize("setting", ["connections.max.reauth.ms", "listener.name.clients.connections.max.reauth.ms"])
+async def test_a_session_as_long_as_the_setting_can_say(setting: str) -> None:
+    async with secured(**{setting: str(2**63 - 1)}) as gateway, stranger(gateway) as wire:
+        await handshake(wire)
+        answer = await plain(wire, "", "alice", PASSWORD)
+        assert answer.error_code == 0
+        assert answer.session_lifetime_ms > 2**62
+        assert await ask(wire)
 
 
 async def test_nobody_becomes_another_on_the_way() -> None:
@@ -401,6 +411,8 @@ async def test_no_secret_is_told(caplog: pytest.LogCaptureFixture) -> None:
         ({**LISTENERS, "listener.name.clients.sasl.enabled.mechanisms": "NTLM"}, "none of PLAIN"),
         ({**LISTENERS, "listener.name.other.connections.max.reauth.ms": "1"}, "no setting of a listener"),
         ({**LISTENERS, "listener.name.clients.connections.max.reauth.ms": "soon"}, "number of milliseconds"),
+        ({**LISTENERS, "listener.name.clients.connections.max.reauth.ms": str(2**63)}, "number of milliseconds"),
+        ({**LISTENERS, "listener.name.clients.connections.max.reauth.ms": "9" * 5000}, "number of milliseconds"),
         ({**LISTENERS, "listener.name.clients.plain.sasl.jaas.config": None}, "text or numbers"),
         ({"listeners": "SASL_PLAINTEXT://h:1", "sasl.enabled.mechanisms": "PLAIN"}, "has no users for it"),
         ({"listener.name.clients.connections.max.reauth.ms": "1"}, "listeners is not"),
