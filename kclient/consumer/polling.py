@@ -85,6 +85,8 @@ class Polling:
         try:
             return (yield from self._poll(deadline, take))
         finally:
+            if self.ends is not None:
+                self.ends.over()
             self._metrics.ends(readiness.clock())
 
     def poll_only(self, partitions: Collection[TopicPartition], deadline: float, take: Callable[[], Any]) -> Script:

@@ -61,6 +61,7 @@ class ReachedEnds:
         self._lock = lock
         self._subscriptions = subscriptions
         self._read_committed = read_committed
+        self._awaited = False
 
     @classmethod
     def of(cls, lock: MomentLock, subscriptions: SubscriptionState, settings: FetchSettings) -> ReachedEnds | None:
@@ -69,8 +70,11 @@ class ReachedEnds:
 
     @property
     def due(self) -> bool:
-        """Under the lock: whether there is one to be told of."""
-        return any(self._reached(state) is not None for state in self._subscriptions)
+        """Under the lock: whether there is one that the poll which waits tells of.
+
+        Iteration and `poll_arrow` tell of none: if their waits ended for one, they would never wait again.
+        """
+        return self._awaited and any(self._reached(state) is not None for state in self._subscriptions)
 
     def take(self, take: Callable[[], Any]) -> ConsumerRecords | None:
         """What `take` gives, and the ends that are reached with it; None if there is neither."""
@@ -82,12 +86,18 @@ class ReachedEnds:
                 if end is not None:
                     state.end_told = (state.version, end)
                     ends[state.tp] = end
+            self._awaited = not ends and not records
         if not ends:
             return records
         if records is None:
             return EndedRecords({}, {}, ends)
         found = {tp: records.records(tp) for tp in records.partitions()}
         return EndedRecords(found, records.next_offsets, ends)
+
+    def over(self) -> None:
+        """The poll that called `take` is over."""
+        with self._lock:
+            self._awaited = False
 
     def _reached(self, state: PartitionState) -> int | None:
         """The end of a partition, if the position is there and the user has not been told."""

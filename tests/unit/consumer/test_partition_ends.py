@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -121,3 +122,27 @@ async def test_decided_transactions_end_a_partition(address: str) -> None:
             assert not await consumer.poll(0.7), "the end is that of decided transactions"
             producer.commit_transaction()
             assert await ends(consumer, {TWO}) == (1, {TWO: 4})
+
+
+async def test_iteration_waits_at_the_end_of_a_partition(address: str) -> None:
+    async with Consumer(bootstrap_servers=address, **READS) as consumer:
+        consumer.assign([ONE])
+        found = []
+        with anyio.move_on_after(1):
+            async for record in consumer:
+                found.append(record.offset)
+        assert found == [0, 1, 2], "others had their turn: the time was over"
+        with anyio.move_on_after(1) as waiting:
+            await consumer.poll_arrow(30)
+        assert waiting.cancelled_caught
+        assert await ends(consumer, {ONE}) == (0, {ONE: 3}), "a poll still tells of it"
+
+
+def test_blocking_waits_at_the_end_take_no_time_of_the_processor(address: str) -> None:
+    with sync.Consumer(bootstrap_servers=address, **READS) as consumer:
+        consumer.assign([ONE])
+        while not consumer.poll_arrow(10).num_rows:
+            pass
+        began = time.thread_time()
+        assert not consumer.poll_arrow(1.0).num_rows
+        assert time.thread_time() - began < 0.3
