@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -123,7 +123,7 @@ class FaceBase(OwnMetrics):
         """End the wait of a task inside `poll` with `WakeupError`, or the next one; may be called from any thread."""
         self._core.wakeup()
 
-    def processing(self, records: ConsumerRecord | Iterable[ConsumerRecord]) -> AbstractContextManager[Any]:
+    def processing(self, records: ConsumerRecord | Collection[ConsumerRecord]) -> AbstractContextManager[Any]:
         """A block in which records are processed, for `with`, in async code too: a span while `tracing` is on.
 
         The span (`process TOPIC`, kind CONSUMER) is the current one in the block, so that what is done and sent there
@@ -138,13 +138,16 @@ class FaceBase(OwnMetrics):
             The block, whose value is the `opentelemetry.trace.Span`, or None while tracing is off.
 
         Raises:
-            TypeError: It is neither a record nor records.
+            TypeError: It is neither a record nor a collection of records.
         """
         tracing = self._core.tracing
         if isinstance(records, ConsumerRecord):
             return _UNTRACED if tracing is None else tracing.processing((records,), batch=False)
-        if not isinstance(records, Iterable):
-            raise TypeError(f"processing needs a record that poll returned, or several of them; not {shown(records)}")
+        if not isinstance(records, Collection):  # an iterator would have nothing left for the block
+            raise TypeError(
+                "processing needs a record that poll returned, or a list of them (an iterator would be used up); "
+                f"not {shown(records)}"
+            )
         if tracing is None:
             return _UNTRACED
         several = list(records)

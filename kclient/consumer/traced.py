@@ -46,7 +46,8 @@ class PollSpans:
             self.tracing.not_received(began, error)
             raise
         if isinstance(found, ConsumerRecords):
-            self.tracing.received(began, found)
+            if len(found):  # perhaps there are only ends of partitions
+                self.tracing.received(began, found)
         elif hasattr(found, "num_rows"):
             self.tracing.received_rows(began, found.num_rows)
         return found

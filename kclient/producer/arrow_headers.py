@@ -34,6 +34,10 @@ def with_headers(pyarrow: Any, batch: Any, headers: Mapping[str, bytes]) -> Any:
     try:
         rows = [[*_others(row, headers), *headers.items()] for row in batch.column(position).to_pylist()]
         column = pyarrow.array([[{"key": key, "value": value} for key, value in row] for row in rows], kind)
+    except KeyError:
+        raise SerializationError(
+            f"column 'headers' of type {batch.schema.types[position]} is not a list of keys and values"
+        ) from None
     except (TypeError, ValueError, AttributeError, pyarrow.ArrowException) as error:
         raise SerializationError(f"column 'headers' of type {batch.schema.types[position]}: {error}") from error
     return batch.set_column(position, "headers", column)

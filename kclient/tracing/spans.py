@@ -274,6 +274,8 @@ class Processing(AbstractContextManager[Any]):
         self._token: Token[Context] | None = None
 
     def __enter__(self) -> Span:
+        if self._open is not None:
+            raise RuntimeError("This block of processing was entered before: call processing again for another span")
         self._open, self._context = self._tracing.begin_processing(self._records, self._batch)
         self._token = contexts.attach(self._context)
         return trace.get_current_span(self._context)

@@ -235,3 +235,30 @@ async def test_a_share_consumer() -> None:
     assert linked(spans.one("process t")) == {ids[0]}
     assert attributes(spans.one("commit t"))["operation.type"] == "settle"
     assert not spans.open
+
+
+async def test_only_an_end_of_a_partition_is_no_span() -> None:
+    spans = Spans()
+    with memory_broker() as broker:
+        await sent(spans, broker, b"1")
+        async with reading(spans, broker, auto_offset_reset="latest", enable_partition_eof=True) as consumer:
+            with anyio.fail_after(20):
+                assert (await consumer.poll(10)).partition_ends
+    assert not [span for span in spans.ended if span.name.startswith("poll")]
+
+
+async def test_processing_needs_records_that_stay_and_a_block_of_its_own() -> None:
+    spans = Spans()
+    with memory_broker() as broker:
+        await sent(spans, broker, b"1")
+        async with reading(spans, broker) as consumer:
+            with anyio.fail_after(20):
+                records = await consumer.poll(10)
+            once = iter(records)
+            with pytest.raises(TypeError, match="an iterator would be used up"):
+                consumer.processing(once)  # type: ignore[arg-type]
+            assert len(list(once)) == 1
+            block = consumer.processing(records)
+            with block, pytest.raises(RuntimeError, match="entered before"), block:
+                pass
+    assert spans.open == 0

@@ -229,3 +229,18 @@ async def test_without_it_there_is_nothing() -> None:
             with consumer.processing(record) as span:
                 assert span is None
                 assert not trace.get_current_span().get_span_context().is_valid
+
+
+async def test_arrow_headers_of_another_shape_are_refused_as_without_tracing() -> None:
+    spans = Spans()
+    headers = pa.array([[{"k": "a", "v": b"1"}]])
+    rows = pa.RecordBatch.from_arrays([pa.array([b"1"]), headers], names=["value", "headers"])
+    with memory_broker() as broker:
+        async with (
+            Producer(bootstrap_servers=broker, tracing=spans.provider) as traced,
+            Producer(bootstrap_servers=broker) as plain,
+        ):
+            for producer in (traced, plain):
+                with pytest.raises(SerializationError, match="is not a list of keys and values"):
+                    await producer.send_arrow("t", rows)
+    assert spans.open == 0
