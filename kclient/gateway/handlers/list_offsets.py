@@ -13,6 +13,7 @@ from kclient.errors import (
     KafkaError,
     OffsetOutOfRangeError,
     UnsupportedForMessageFormatError,
+    UnsupportedVersionError,
 )
 from kclient.gateway.access import Access
 from kclient.gateway.contexts import RequestContext
@@ -116,6 +117,8 @@ class ListOffsetsHandler(Handler):
                         row.leader_epoch = -1
                     answer.partitions.append(row)
                     try:
+                        if version == _LISTS and wanted.timestamp < EARLIEST:
+                            raise UnsupportedVersionError(f"ListOffsets 0 knows no timestamp {wanted.timestamp}")
                         if self._is_internal(context, topic.name, wanted, row, version):
                             continue
                         partition = partitions.find(context, topic.name, wanted.partition_index)
@@ -226,18 +229,22 @@ class ListOffsetsHandler(Handler):
                 if version >= _WITH_LEADER_EPOCH:
                     row.leader_epoch = partition.log.epoch_of(row.offset)
             if version == _LISTS:
-                _list(wanted, row, end if row.offset < 0 else row.offset, partition.log.start_offset)
+                start = partition.log.start_offset
+                _list(wanted, row, end if row.offset < 0 else row.offset, start, before=row.offset != start)
         except KafkaError as error:
             row.error_code = code_of(error)
 
 
-def _list(wanted: ListOffsetsPartition, row: ListOffsetsPartitionResponse, offset: int, start: int) -> None:
+def _list(
+    wanted: ListOffsetsPartition, row: ListOffsetsPartitionResponse, offset: int, start: int, *, before: bool = True
+) -> None:
     """What the oldest version tells: offsets before a time, the last one first, as many as are asked for.
 
-    Kafka tells where its segments begin; here the log's start is told in their stead.
+    Kafka tells where its segments begin; here the log's start is told in their stead, and nothing where that is not
+    before the time.
     """
     offsets = [offset, start] if offset > start else [offset]
-    row.old_style_offsets = offsets[: max(wanted.max_num_offsets, 0)]
+    row.old_style_offsets = offsets[: max(wanted.max_num_offsets, 0)] if before else []
     row.offset = row.timestamp = -1  # which that version does not know
 
 

@@ -261,7 +261,7 @@ async def test_offsets_of_old(wire: Wire) -> None:
         wanted = ListOffsetsPartition(partition_index=0, timestamp=timestamp, max_num_offsets=most)
         request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name="t", partitions=[wanted])])
         row = (await wire(request, 0)).topics[0].partitions[0]
-        assert row.error_code == 0
+        assert row.error_code == (ErrorCode.UNSUPPORTED_VERSION if timestamp < -2 else 0)
         return list(row.old_style_offsets)
 
     assert await ask(-1, 1) == [3]
@@ -269,5 +269,7 @@ async def test_offsets_of_old(wire: Wire) -> None:
     assert await ask(-2, 5) == [0]
     assert await ask(NOW + 1000, 2) == [1, 0]
     assert await ask(NOW + 5000, 1) == [3]
+    assert await ask(NOW, 5) == [], "nothing is before that time"
+    assert await ask(-3, 5) == await ask(-9, 5) == []
     assert await ask(-1, 0) == []
     assert await ask(-1, -1) == []
