@@ -543,7 +543,7 @@ class Gateway:
     async def _listen_as_configured(self, server: Server, parts: Assembly) -> None:
         for each in self._listeners:
             spawn = self._supervisor.spawn
-            handler = login_handler(each, parts.requests, parts.scram_users, self._config, spawn)
+            handler = await login_handler(each, parts.requests, parts.scram_users, self._config, spawn)
             bound, told = await listen_as(server, each, handler)
             self._advertised.append(told)
             if self._bound is None:

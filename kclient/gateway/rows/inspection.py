@@ -21,7 +21,7 @@ from kclient.gateway.rows.groups import decode_group, decode_offset, type_of_gro
 from kclient.gateway.rows.numbers import LEADER_EPOCH, LOG_START, PRODUCER_IDS
 from kclient.gateway.rows.partitions import decode_checkpoint
 from kclient.gateway.rows.pending import decode_pending
-from kclient.gateway.rows.scram_credentials import ScramRow
+from kclient.gateway.rows.scram_credentials import ScramDecoyRow, ScramRow
 from kclient.gateway.rows.share_partitions import SHARED_TOPIC, SharedRow
 from kclient.gateway.rows.topics import IntentRow, TopicRow
 from kclient.gateway.rows.transactions import decode_transaction
@@ -111,6 +111,7 @@ _READERS: Final[dict[str, Callable[[str, bytes], object]]] = {
     keys.GROUP_SETTINGS: _by(decode_settings),
     keys.FEATURES: _by(FeaturesRow.decode),
     keys.SCRAM: _by(ScramRow.decode),
+    keys.SCRAM_DECOYS: _by(ScramDecoyRow.decode),
     keys.PRODUCER_IDS: _by(PRODUCER_IDS.decode),
     keys.LEADER_EPOCH: _by(LEADER_EPOCH.decode),
     keys.CLUSTER_ID: _by(decode_cluster_id),
@@ -147,6 +148,7 @@ _KINDS: Final = {
     keys.GROUP_SETTINGS: "settings of a group",
     keys.FEATURES: "levels of features",
     keys.SCRAM: "SCRAM credentials of a user",
+    keys.SCRAM_DECOYS: "key of SCRAM decoys",
     keys.PRODUCER_IDS: "producer ids",
     keys.LEADER_EPOCH: "leader epoch",
     keys.CLUSTER_ID: "cluster id",
@@ -180,7 +182,7 @@ def shown_row(key: str, row: bytes) -> ShownRow:
     try:
         if prefix is not None:
             read = _READERS[prefix](key, row)
-            if isinstance(read, ScramRow):  # the rest is nobody's business
+            if isinstance(read, ScramRow | ScramDecoyRow):  # the rest is nobody's business
                 return ShownRow(kind, read.shown(), None)
         body = unsealed(row)
         return ShownRow(kind, json.loads(body) if body[:1] in (b"{", b"[") else body.decode(), None)

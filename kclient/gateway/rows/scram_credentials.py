@@ -1,4 +1,4 @@
-"""The row of a user's SCRAM credentials: what proves a password, never the password."""
+"""The rows of SCRAM: what proves a user's password, never the password; and what makes up salts for who is none."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from kclient.htp.rows import dump, object_of_format, seal, unsealed, whole
 from kclient.net.sasl.scram import MAX_ITERATIONS, MIN_ITERATIONS, SCRAM_MECHANISMS, ScramCredential
 
 _FORMAT: Final = 1
+_SHORTEST_KEY: Final = 32
 _DAMAGED: Final = "the row of a user's SCRAM credentials is damaged; set the user's password again"
 """Nothing of the row is shown: who has it can guess passwords, or pose as the gateway."""
 
@@ -45,6 +46,31 @@ class ScramRow(NamedTuple):
     def shown(self) -> dict[str, dict[str, int]]:
         """What people may see of it: mechanisms and iterations."""
         return {name: {"iterations": each.iterations} for name, each in self.credentials.items()}
+
+
+class ScramDecoyRow(NamedTuple):
+    """The key of what users are shown who do not exist."""
+
+    key: bytes
+
+    def encode(self) -> bytes:
+        """The row."""
+        return seal(dump({"format": _FORMAT, "key": self.key.hex()}))
+
+    @classmethod
+    def decode(cls, row: bytes) -> ScramDecoyRow:
+        """What a row says. Raises `ValueError`, which shows nothing of it, if it says nothing sensible."""
+        try:
+            key = bytes.fromhex(object_of_format(unsealed(row), _FORMAT)["key"])
+        except (ValueError, LookupError, TypeError, AttributeError):
+            key = b""
+        if len(key) < _SHORTEST_KEY:
+            raise ValueError("the row of the key of SCRAM decoys is damaged")
+        return cls(key)
+
+    def shown(self) -> dict[str, int]:
+        """What people may see of it: how long the key is."""
+        return {"bytes": len(self.key)}
 
 
 def _mechanism(name: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from kclient.gateway.contexts import ConnectionContext, Principal
+from kclient.net.sasl.scram import SCRAM_MECHANISMS
 from kclient.net.sasl.server import SaslHandler
 from kclient.net.sasl.session import server_mechanisms
 
@@ -21,7 +22,7 @@ _LOGIN_S: Final = 10.0
 """Seconds that a client has to log in."""
 
 
-def login_handler(
+async def login_handler(
     listener: GatewayListener,
     requests: RequestHandler,
     users: ScramUsers,
@@ -36,6 +37,9 @@ def login_handler(
         users: Who can log in by SCRAM.
         config: The broker's settings.
         spawn: Starts a task of the gateway.
+
+    Raises:
+        HtpError: The store failed.
     """
     if not listener.mechanisms:
         return requests
@@ -46,7 +50,7 @@ def login_handler(
             plain=listener.passwords,
             scram_sha_256=users.lookup("SCRAM-SHA-256") if "SCRAM-SHA-256" in offered else None,
             scram_sha_512=users.lookup("SCRAM-SHA-512") if "SCRAM-SHA-512" in offered else None,
-            scram_decoys=users.decoys,
+            scram_decoys=await users.decoys() if not SCRAM_MECHANISMS.keys().isdisjoint(offered) else None,
         ),
         max_session_ms=listener.max_session_ms,
         failure_delay=config.get_int("connection.failed.authentication.delay.ms") / 1000,

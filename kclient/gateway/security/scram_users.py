@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import anyio
 
 from kclient.errors import KafkaError, PolicyViolationError, ResourceNotFoundError
-from kclient.gateway.rows.keys import SCRAM, parse_scram_key, scram_key
-from kclient.gateway.rows.scram_credentials import ScramRow
+from kclient.gateway.rows.keys import SCRAM, SCRAM_DECOYS, parse_scram_key, scram_key
+from kclient.gateway.rows.scram_credentials import ScramDecoyRow, ScramRow
 from kclient.htp.errors import ConflictError
 from kclient.htp.rows import scan_pages
 from kclient.net.sasl.scram import ScramCredential, ScramDecoys
@@ -26,6 +26,7 @@ logger: logging.Logger = logging.getLogger("kclient.gateway.users")
 
 _TRIES: Final = 10
 """So often a change is tried that other gateways change at the same time."""
+_KEY_BYTES: Final = 32
 _USER: Final = 1_500
 """About how many bytes of memory a user takes, beside the name."""
 
@@ -59,8 +60,6 @@ class ScramUsers:
         self._memory = memory
         self._users: dict[str, Mapping[str, ScramCredential]] = {}
         self._changing = anyio.Lock()
-        self.decoys: ScramDecoys = ScramDecoys(key=secrets.token_bytes(32))
-        """What users who do not exist are shown when they log in."""
 
     @property
     def users(self) -> Mapping[str, Mapping[str, ScramCredential]]:
@@ -85,6 +84,30 @@ class ScramUsers:
                 self._take(key, None)
             for key, row in there.items():
                 self._take(key, row)
+
+    async def decoys(self) -> ScramDecoys:
+        """What users who do not exist are shown when they log in: the same at all gateways, and after restarts.
+
+        Raises:
+            HtpError: The store failed.
+        """
+        for left in reversed(range(_TRIES)):
+            row = (await self._manager.get([SCRAM_DECOYS])).get(SCRAM_DECOYS)
+            try:
+                if row is not None:
+                    return ScramDecoys(key=ScramDecoyRow.decode(row.value).key)
+            except ValueError as error:
+                logger.error("%s: it is made anew", error)
+            made = ScramDecoyRow(secrets.token_bytes(_KEY_BYTES))
+            expected = {SCRAM_DECOYS: 0 if row is None else row.version}
+            try:
+                await self._manager.commit({SCRAM_DECOYS: made.encode()}, expected, lease=self._lease.current)
+            except ConflictError:  # another gateway was faster
+                if not left:
+                    raise
+            else:
+                return ScramDecoys(key=made.key)
+        raise AssertionError("the last try returns or raises")
 
     async def apply(self, changes: Sequence[Change]) -> None:
         """Rows have changed, maybe by another gateway. Raises `HtpError` if the store fails."""

@@ -17,7 +17,8 @@ from kclient.admin import Admin, ScramMechanism, UserScramCredentialUpsertion
 from kclient.errors import ConfigError, ErrorCode, NotYetSupportedError, SaslAuthenticationError
 from kclient.gateway import Gateway
 from kclient.gateway.rows.inspection import shown_row
-from kclient.gateway.rows.keys import scram_key
+from kclient.gateway.rows.keys import SCRAM_DECOYS, scram_key
+from kclient.gateway.rows.scram_credentials import ScramDecoyRow
 from kclient.gateway.security import login
 from kclient.gateway.security.scram_users import ScramChange
 from kclient.net.sasl.scram import ScramCredential
@@ -331,6 +332,26 @@ async def test_who_does_not_exist_looks_like_who_does() -> None:
                     salts.add(first.split(",", 1)[1])
                 texts.add((await scram.send(scram.final(password="wrong"))).error_message)
         assert len(texts) == len(salts) == 1
+
+
+async def test_who_does_not_exist_looks_alike_at_all_gateways_and_after_restarts() -> None:
+    store, shown = f"memory:{next(names)}", []
+    for number in (1, 2):
+        async with Gateway(store, config={**LISTENERS, "node.id": str(number)}) as gateway, stranger(gateway) as wire:
+            shown.append((await Scram(wire, "nobody").first()).split(",", 1)[1])
+            row = (await gateway.parts.manager.get([SCRAM_DECOYS]))[SCRAM_DECOYS]
+            assert shown_row(SCRAM_DECOYS, row.value).value == {"bytes": 32}, "nobody sees the key"
+    assert shown[0] == shown[1]
+
+
+async def test_a_damaged_key_of_decoys_is_made_anew() -> None:
+    async with secured() as gateway:
+        manager, users = gateway.parts.manager, gateway.parts.scram_users
+        before = (await manager.get([SCRAM_DECOYS]))[SCRAM_DECOYS]
+        await manager.commit({SCRAM_DECOYS: b"{}"}, {SCRAM_DECOYS: before.version}, lease=None)
+        first = await users.decoys()
+        assert (await users.decoys()).key == first.key
+        assert ScramDecoyRow.decode((await manager.get([SCRAM_DECOYS]))[SCRAM_DECOYS].value).key == first.key
 
 
 async def test_a_stranger_may_not_send_much() -> None:
