@@ -67,10 +67,16 @@ def without(headers: Iterable[Any], put: dict[str, bytes]) -> list[Any]:
     replaced.update(key for key, of in _BELONGS_TO.items() if of in replaced)
     kept = []
     for header in headers:
-        key = header[0] if isinstance(header, tuple | list) and header else None
-        if not isinstance(key, str) or key.lower() not in replaced:
+        if not _is_header(header) or header[0].lower() not in replaced:
             kept.append(header)
     return kept
+
+
+def _is_header(header: Any) -> bool:
+    if not isinstance(header, tuple | list) or len(header) != 2:
+        return False
+    key, value = header
+    return isinstance(key, str) and (value is None or isinstance(value, bytes | bytearray | memoryview))
 
 
 def context_of(headers: Iterable[Header], base: Context | None = None) -> tuple[trace.SpanContext | None, Context]:

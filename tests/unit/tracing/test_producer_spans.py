@@ -110,7 +110,8 @@ async def test_headers_that_are_none_are_told_as_without_tracing() -> None:
     spans = Spans()
     with memory_broker() as broker:
         async with Producer(bootstrap_servers=broker, tracing=spans.provider) as producer:
-            for wrong in (5, {"a": b"1"}, [("a", "text")], ["a"], [(1, b"1")]):
+            traced = [("traceparent", "text")]
+            for wrong in (5, {"a": b"1"}, [("a", "text")], ["a"], [(1, b"1")], traced):
                 with pytest.raises(TypeError, match="headers are a sequence of pairs"):
                     await producer.send("t", b"1", headers=wrong)  # type: ignore[arg-type]
             with pytest.raises(TypeError):
