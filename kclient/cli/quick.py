@@ -20,8 +20,12 @@ OPTIONS = (
     "-c",
     "--log-level",
     "--processes",
+    "--add-user",
+    "--password-file",
 )
 """Those of the command, all with a value."""
+_SLOW = ("--processes", "--add-user", "--password-file")
+"""They need more than one gateway's start."""
 
 
 def quick_gateway(words: list[str]) -> Callable[[], int] | None:
@@ -40,7 +44,7 @@ def quick_gateway(words: list[str]) -> Callable[[], int] | None:
         found.setdefault("--config" if name == "-c" else name, []).append(taken)
     if "--data" not in found or any(len(values) > 1 for name, values in found.items() if name != "--config"):
         return None
-    if "--processes" in found:
+    if not found.keys().isdisjoint(_SLOW):
         return None
     if not all(value.isascii() and value.isdigit() for value in found.get("--brokers", ())):
         return None

@@ -190,6 +190,7 @@ def test_the_quick_way_knows_the_options_of_the_command() -> None:
         ("gateway --data=x --listen h:1 --config a=b -c c=d --durability written --mapping multilevel", True),
         ("gateway --data x --mapping broker --brokers 3", True),
         ("gateway --data x --brokers three", False),
+        ("gateway --data x --add-user alice", False),
         ("gateway", False),
         ("gateway --help", False),
         ("gateway --data", False),

@@ -361,6 +361,14 @@ CASES: dict[str, Case] = {
     "describe transactions": Case(
         lambda _: m.DescribeTransactionsRequest(transactional_ids=["x"]), 0, ((O.DESCRIBE, R.TRANSACTIONAL_ID, "x"),)
     ),
+    "describe users": Case(
+        lambda _: m.DescribeUserScramCredentialsRequest(users=None), 0, ((O.DESCRIBE, *CLUSTER),)
+    ),
+    "alter users": Case(
+        lambda _: m.AlterUserScramCredentialsRequest(
+            deletions=[m.ScramCredentialDeletion(name="alice", mechanism=1)], upsertions=[]
+        ), 0, ((O.ALTER, *CLUSTER),),
+    ),
     "a producer's id": Case(
         lambda _: m.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1, producer_id=-1),
         4, ((O.IDEMPOTENT_WRITE, *CLUSTER),),

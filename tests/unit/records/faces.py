@@ -34,6 +34,7 @@ class Face:
         converter = RecordConverter(self.module)
         self.down_convert = converter.down_convert
         self.up_convert = converter.up_convert
+        self.batch_of_sent = converter.batch_of_sent
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.module, name)

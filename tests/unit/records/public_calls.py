@@ -15,9 +15,11 @@ import pyarrow as pa
 
 import kclient.records as public
 from kclient.records import BinaryColumn, CompressionType, Destinations, HeaderColumn, RecordColumns
+from tests.message_sets import write_message_set
 from tests.unit.records.faces import FACES, Face, build
 
 BATCH = build(FACES[0], [(1000, b"k", b"v", [("h", b"x")]), (2000, None, b"w", [])], compression=CompressionType.LZ4)
+SENT = write_message_set(1, [(b"k", b"v")], 1000)
 COLUMN = BinaryColumn(0, None, array.array("i", (0, 1, 2)).tobytes(), b"xx")
 COLUMNS = RecordColumns(2, None, COLUMN, None, 1, None)
 HEADERS = HeaderColumn(0, None, array.array("i", (0, 1, 2)).tobytes(), 0, 2, COLUMN, COLUMN)
@@ -230,6 +232,10 @@ OF_IMPLEMENTATIONS: dict[str, Call] = {
     "up_convert": (
         lambda face, **a: face.up_convert(**a),
         {"buffer": BATCH, "magic": 2, "level": 3, "max_decompressed": 1000},
+    ),
+    "batch_of_sent": (
+        lambda face, **a: face.batch_of_sent(**a),
+        {"buffer": SENT, "level": 3, "max_decompressed": 1000},
     ),
 }
 """What is made over an implementation: takes that first."""
