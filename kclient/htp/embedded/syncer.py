@@ -208,6 +208,8 @@ class Syncer:
     def _do(self, chore: Callable[[], object]) -> None:
         try:
             chore()
+        except FileNotFoundError:
+            pass  # the topic was deleted meanwhile, and its directory with all that was to be done in it
         except Exception as error:  # noqa: BLE001  (nobody waits for it)
             _not_done(error)
 

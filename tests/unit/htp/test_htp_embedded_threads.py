@@ -705,6 +705,26 @@ async def test_cleaning_up_fails_in_a_new_way(store: NamedStore, caplog: pytest.
     assert "a bug" in caplog.text
 
 
+async def test_cleaning_up_in_a_topic_that_is_deleted_meanwhile(
+    store: NamedStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The index of a segment, and segments that a trim drops, when the directory has gone: that is no failure."""
+    await prepare(store)
+    broker = store.store.broker
+    assert isinstance(broker, EmbeddedBroker)
+    go_on, done = threading.Event(), threading.Event()
+    broker._syncer.chore(go_on.wait)
+    for number in range(3):
+        await (await store.broker.send(TOPIC, [message(number)])).synced()
+        await store.broker.roll(TOPIC)
+    await store.broker.trim(TOPIC, 2)
+    await store.broker.delete(TOPIC)
+    go_on.set()
+    broker._syncer.chore(done.set)
+    await anyio.to_thread.run_sync(done.wait, 10)
+    assert "cleaning up failed" not in caplog.text
+
+
 class ForgetfulSystem(FailingFiles):
     """As Linux reports errors of writing back: once per descriptor, to those that were open when it failed.
 
