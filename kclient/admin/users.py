@@ -46,7 +46,7 @@ class UserOperations(AdminBase):
         Raises:
             ResourceNotFoundError: a user has none.
             ClusterAuthorizationError: this user may not describe the cluster.
-            UnsupportedVersionError: the brokers have none (a gateway has none).
+            UnsupportedVersionError: the brokers have none.
             PartialFailureError: several users have none.
             TypeError, ValueError: these are no names.
         """
@@ -91,7 +91,7 @@ class UserOperations(AdminBase):
             ResourceNotFoundError: a credential that is to go is not there.
             UnacceptableCredentialError: the brokers do not take one.
             ClusterAuthorizationError: this user may not alter the cluster.
-            UnsupportedVersionError: the brokers have none (a gateway has none).
+            UnsupportedVersionError: the brokers have none.
             PartialFailureError: it was refused for several users; for the others it was done.
             TypeError, ValueError: these are no alterations, or two are about one credential.
         """

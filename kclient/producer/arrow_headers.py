@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kclient.errors import SerializationError
+from kclient.tracing.replaced import replaced_by
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
 __all__ = ["with_headers"]
 
@@ -32,7 +33,8 @@ def with_headers(pyarrow: Any, batch: Any, headers: Mapping[str, bytes]) -> Any:
         return batch.append_column("headers", column)
     position = names.index("headers")
     try:
-        rows = [[*_others(row, headers), *headers.items()] for row in batch.column(position).to_pylist()]
+        replaced = replaced_by(headers)
+        rows = [[*_others(row, replaced), *headers.items()] for row in batch.column(position).to_pylist()]
         column = pyarrow.array([[{"key": key, "value": value} for key, value in row] for row in rows], kind)
     except KeyError:
         raise SerializationError(
@@ -43,10 +45,7 @@ def with_headers(pyarrow: Any, batch: Any, headers: Mapping[str, bytes]) -> Any:
     return batch.set_column(position, "headers", column)
 
 
-def _others(row: Any, headers: Mapping[str, bytes]) -> list[tuple[str, Any]]:
+def _others(row: Any, replaced: Collection[str]) -> list[tuple[str, Any]]:
     """The headers of a row that are not replaced."""
-    replaced = {key.lower() for key in headers}
-    if "traceparent" in replaced:
-        replaced.add("tracestate")  # says nothing without the other
     pairs = [(item["key"], item["value"]) if isinstance(item, dict) else item for item in row or ()]
     return [(key, value) for key, value in pairs if not isinstance(key, str) or key.lower() not in replaced]

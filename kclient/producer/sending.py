@@ -20,7 +20,7 @@ from kclient.producer.record_arguments import as_headers, as_partition_number, c
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from kclient.producer.arrow import Piece, SendRow
+    from kclient.producer.arrow import Piece
     from kclient.producer.delivery_reports import DeliveryReports
     from kclient.producer.interceptors import Interceptors
     from kclient.producer.interfaces import DeliveryCallback
@@ -231,12 +231,7 @@ class Sending:
         deliveries = Deliveries()
         begun = self._clock()
         if self._intercepted:
-            for position, value in enumerate(values):
-                key = None if keys is None else keys[position]
-                yield from self._send_into(deliveries, topic, value, key, partition, None, (), serialized)
-                if self._clock() - begun > LONGEST_PIECE:
-                    yield LetOthersRun()
-                    begun = self._clock()
+            yield from self._send_each(deliveries, topic, values, keys, partition, (), serialized)
             return deliveries
         if self._reports.callbacks_due:
             self._reports.run_callbacks()
@@ -249,6 +244,25 @@ class Sending:
             elif len(deliveries) == len(values):
                 return deliveries
             elif self._clock() - begun > LONGEST_PIECE:
+                yield LetOthersRun()
+                begun = self._clock()
+
+    def _send_each(
+        self,
+        deliveries: Deliveries,
+        topic: str,
+        values: Sequence[Any],
+        keys: Sequence[Any] | None,
+        partition: int | None,
+        headers: Headers,
+        serialized: bool,
+    ) -> Script[None]:
+        """Append values one by one."""
+        begun = self._clock()
+        for position, value in enumerate(values):
+            key = None if keys is None else keys[position]
+            yield from self._send_into(deliveries, topic, value, key, partition, None, headers, serialized)
+            if self._clock() - begun > LONGEST_PIECE:
                 yield LetOthersRun()
                 begun = self._clock()
 
@@ -270,14 +284,10 @@ class Sending:
         begun = self._clock()
         for piece in pieces:
             for position in range(piece.rows):
-                yield from self._append_row(deliveries, piece.row(position))
+                yield from self._send_into(deliveries, *piece.row(position), serialized=True)
                 if self._clock() - begun > LONGEST_PIECE:
                     yield LetOthersRun()
                     begun = self._clock()
-
-    def _append_row(self, deliveries: Deliveries, row: SendRow) -> Script[None]:
-        """Append a row by itself."""
-        yield from self._send_into(deliveries, *row, serialized=True)
 
     def _append_columns(self, pieces: Iterator[Piece], deliveries: Deliveries) -> Script[None]:
         """Rows go to open batches as columns; the first of them that finds no room there, or is odd, goes by itself."""
@@ -317,9 +327,10 @@ class Sending:
         headers: Headers,
         serialized: bool,
     ) -> Script[None]:
-        """Append a record, and take down its delivery."""
+        """Append one record of many, and take down its delivery."""
         deliveries._unsure = True
-        made = self.send(topic, value, key, partition, timestamp, headers, None, serialized)
+        # not a subclass's `send`: many records are one call
+        made = Sending.send(self, topic, value, key, partition, timestamp, headers, None, serialized)
         delivery = made if isinstance(made, Delivery) else (yield from made)
         deliveries._add(delivery.batch, delivery.index, 1)
         deliveries._unsure = False

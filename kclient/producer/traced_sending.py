@@ -9,14 +9,13 @@ from kclient.producer.arrow import pieces_of, telling_rows
 from kclient.producer.delivery import Deliveries, Delivery
 from kclient.producer.interfaces import ProducerRecord
 from kclient.producer.record_arguments import as_headers, check_alone
-from kclient.producer.sending import LONGEST_PIECE, LetOthersRun, Sending
+from kclient.producer.sending import Sending
 from kclient.producer.states import BatchState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kclient.errors import KafkaError
-    from kclient.producer.arrow import SendRow
     from kclient.producer.batch import ProducerBatch
     from kclient.producer.interfaces import DeliveryCallback
     from kclient.producer.sending import Script
@@ -88,17 +87,8 @@ class TracedSending(Sending):
     ) -> Script[Deliveries]:
         deliveries = Deliveries()
         span, put = self._tracing.sending_many(topic)
-        headers = tuple(put.items())
-        begun = self._clock()
         try:
-            for position, value in enumerate(values):
-                key = None if keys is None else keys[position]
-                made = super().send(topic, value, key, partition, None, headers, None, serialized)
-                delivery = made if isinstance(made, Delivery) else (yield from made)
-                deliveries._add(delivery.batch, delivery.index, 1)
-                if self._clock() - begun > LONGEST_PIECE:
-                    yield LetOthersRun()
-                    begun = self._clock()
+            yield from self._send_each(deliveries, topic, values, keys, partition, tuple(put.items()), serialized)
         except BaseException as error:
             span.sent_many(len(deliveries), error)
             raise
@@ -116,13 +106,6 @@ class TracedSending(Sending):
             raise
         _SentRecords(span, deliveries)()
         return deliveries
-
-    def _append_row(self, deliveries: Deliveries, row: SendRow) -> Script[None]:
-        deliveries._unsure = True
-        made = super().send(*row, serialized=True)
-        delivery = made if isinstance(made, Delivery) else (yield from made)
-        deliveries._add(delivery.batch, delivery.index, 1)
-        deliveries._unsure = False
 
 
 class _SentRecord:

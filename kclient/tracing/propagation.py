@@ -8,15 +8,14 @@ from opentelemetry import propagate, trace
 from opentelemetry.context import Context
 from opentelemetry.propagators.textmap import Getter, Setter
 
+from kclient.tracing.replaced import replaced_by
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from kclient.types import Header, Headers
 
 __all__ = ["context_in", "context_of", "with_context"]
-
-_BELONGS_TO: Final = {"tracestate": "traceparent"}
-"""Headers that say nothing without another one, and go with it."""
 
 
 class _IntoHeaders(Setter[dict[str, bytes]]):
@@ -63,8 +62,7 @@ def context_in(context: Context) -> dict[str, bytes]:
 
 def without(headers: Iterable[Any], put: dict[str, bytes]) -> list[Any]:
     """The headers that are not replaced by others; what is no header stays, to be complained about elsewhere."""
-    replaced = {key.lower() for key in put}
-    replaced.update(key for key, of in _BELONGS_TO.items() if of in replaced)
+    replaced = replaced_by(put)
     kept = []
     for header in headers:
         if not _is_header(header) or header[0].lower() not in replaced:

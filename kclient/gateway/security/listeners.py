@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from kclient.arguments import shown
 from kclient.config.jaas import parse_jaas
 from kclient.errors import ConfigError, KafkaError, NotYetSupportedError
+from kclient.gateway.settings import BROKER_SETTINGS
 from kclient.net.address import Address, parse_address
 from kclient.net.sasl.plain import fixed_passwords
 from kclient.net.sasl.scram import SCRAM_MECHANISMS
@@ -29,8 +30,6 @@ _KNOWN: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _JAAS: Final = "sasl.jaas.config"
 _USER: Final = "user_"
 _SCHEME: Final = "://"
-_DIGITS: Final = 19
-"""Those of the largest number that Kafka has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +213,11 @@ def _session_ms(config: BrokerConfig, own: str) -> int:
     text = _text(config, own + REAUTHENTICATION)
     if text is None:
         return config.get_int(REAUTHENTICATION)
-    if not text.isdecimal() or len(text) > _DIGITS or int(text) > INT64_MAX:
-        raise ConfigError(f"{own}{REAUTHENTICATION} is a number of milliseconds up to {INT64_MAX}, or 0 for no limit")
-    return int(text)
+    try:
+        found = BROKER_SETTINGS[REAUTHENTICATION].parse(text)
+    except ConfigError:
+        raise ConfigError(
+            f"{own}{REAUTHENTICATION} is a number of milliseconds up to {INT64_MAX}, or 0 for no limit"
+        ) from None
+    assert isinstance(found, int)
+    return found
