@@ -443,8 +443,6 @@ class GroupMember(Membership):
             self._joined(response, now)
 
     def _joined(self, response: Any, now: float) -> None:
-        self._join_failures = 0
-        self.lookup.answered(self.lookup.epoch)
         self.metadata = replace(self.metadata, generation_id=response.generation_id, member_id=response.member_id)
         self._protocol_name = response.protocol_name
         self._heartbeats.start(now)
@@ -484,6 +482,9 @@ class GroupMember(Membership):
         except KafkaError as error:
             self._fail(error)
             return
+        # only now: one that lets members join and refuses what they ask next is asked ever less often
+        self._join_failures = 0
+        self.lookup.answered(self.lookup.epoch)
         topics = self._topics or frozenset()
         wanted = tuple(tp for tp in assigned if tp.topic in topics)
         if len(wanted) < len(assigned):

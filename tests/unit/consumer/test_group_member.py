@@ -605,6 +605,21 @@ def test_a_group_that_is_being_loaded_is_asked_ever_less_often() -> None:
     assert delays == [0.1, 0.2, 0.4, 0.8, 1.0]
 
 
+@pytest.mark.parametrize("code", [ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS])
+def test_a_coordinator_that_lets_members_join_and_refuses_to_assign_is_asked_ever_less_often(code: ErrorCode) -> None:
+    bench = Bench()
+    bench.poll()
+    delays = []
+    for generation in range(1, 7):
+        if bench.machine.coordinator is None:
+            bench.find()
+        asked = bench.now
+        bench.answer(bench.join(generation)[RequestKind.SYNC], SyncGroupResponse(error_code=code))
+        bench.now = bench.machine.next(bench.now).wake_at
+        delays.append(round(bench.now - asked, 3))
+    assert delays == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
+
+
 def test_a_coordinator_that_hangs_while_one_joins_is_left_for_the_one_that_took_over() -> None:
     bench = Bench()
     bench.poll()
