@@ -13,6 +13,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tests.kafka_server import QUICK_GROUPS
+
 
 class GatewayProcess:
     """A gateway on embedded HTP; `bootstrap` is its address once it was started."""
@@ -35,7 +37,9 @@ class GatewayProcess:
         self.startup_seconds = 0.0
         self.stderr: list[str] = []
         self._durability = durability
-        self._config = {"group.initial.rebalance.delay.ms": "0", "num.partitions": "4", **(config or {})}
+        self._config = {
+            "group.initial.rebalance.delay.ms": "0", "num.partitions": "4", **QUICK_GROUPS, **(config or {}),
+        }  # fmt: skip
         self.options: Sequence[str] = options
         """Of the command, beside those."""
         self._listens = listens

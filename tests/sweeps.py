@@ -1,4 +1,4 @@
-"""What of a test `make check` leaves to `make test`: what the first cases show at once, and more cases show again."""
+"""What of a test `make check` leaves to `make test`, and that to `make test-long`: what more cases show again."""
 
 from __future__ import annotations
 
@@ -11,6 +11,11 @@ import pytest
 def slow(*values: Any) -> list[Any]:
     """These values of a parameter are for `make test`."""
     return [pytest.param(value, marks=pytest.mark.slow) for value in values]
+
+
+def long(*values: Any) -> list[Any]:
+    """These values of a parameter are for `make test-long`."""
+    return [pytest.param(value, marks=pytest.mark.long) for value in values]
 
 
 def mostly_slow(cases: Mapping[str, Any], at_once: Collection[str]) -> list[Any]:

@@ -67,14 +67,14 @@ def at_work(
 
 def test_everything_that_happens_to_brokers(cluster: KafkaCluster, topic: str) -> None:
     with at_work(cluster, topic, "asyncio") as trouble:
-        trouble.pause(1, seconds=25)
+        trouble.pause(1, seconds=15)
         trouble.recovered()
         trouble.kill(2, seconds=5)
         trouble.recovered()
         trouble.move()
         trouble.restart(3)
         trouble.recovered()
-        trouble.swallow(1, seconds=25)
+        trouble.swallow(1, seconds=15)
         trouble.recovered()
         trouble.move()
 

@@ -33,7 +33,7 @@ from tests.kafka_server import JavaTools, KafkaServer
 pytestmark = pytest.mark.anyio
 
 ON_ASYNCIO = pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
-"""A rebalance takes a heartbeat or two of five seconds: most is tried once."""
+"""A rebalance takes some heartbeats: most is tried once."""
 ON_TRIO = pytest.mark.parametrize("anyio_backend", ["trio"], indirect=True)
 
 

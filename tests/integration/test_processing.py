@@ -178,7 +178,7 @@ def brokers(request: pytest.FixtureRequest) -> KafkaCluster:
 
 @ONE_CLUSTER
 @pytest.mark.timeout(600)
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.kafka
 async def test_brokers_of_a_cluster_are_killed(brokers: KafkaCluster, topic: str, tmp_path: Path) -> None:
     chance = seeded()

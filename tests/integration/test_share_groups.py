@@ -81,7 +81,7 @@ async def listed(session: WireSession, group: str, *types: str, states: tuple[st
 
 async def test_members_come_and_go(session: WireSession, topic: str, group: str) -> None:
     join = await session(beat(group, "m1", 0, subscribed_topic_names=[topic], rack_id="here"))
-    assert (join.error_code, join.member_id, join.heartbeat_interval_ms) == (0, "m1", 5000)
+    assert (join.error_code, join.member_id, join.heartbeat_interval_ms) == (0, "m1", 500)
     epoch, numbers = await assigned(session, group, "m1", join, 3)
     assert numbers == [0, 1, 2]
     again = await session(beat(group, "m1", epoch))
@@ -198,7 +198,7 @@ async def test_settings_of_a_group(broker: str, group: str) -> None:
             "share.assignment.interval.ms": "1000",
             "share.auto.offset.reset": "latest",
             "share.delivery.count.limit": "5",
-            "share.heartbeat.interval.ms": "5000",
+            "share.heartbeat.interval.ms": "500",
             "share.isolation.level": "read_uncommitted",
             "share.partition.max.record.locks": "2000",
             "share.record.lock.duration.ms": "30000",

@@ -216,9 +216,9 @@ def test_what_is_broken_on_purpose_is_found(breakage: Callable[[], AbstractConte
 @pytest.mark.slow
 def test_an_index_entry_before_its_message_is_found() -> None:
     """Of a topic that partitions share: the power is cut before the message is synced."""
-    live(35, "embedded", "virtual")
+    live(6, "embedded", "virtual")
     with _index_entries_before_their_messages(), pytest.raises(ExceptionGroup) as found:
-        for seed in range(35, 75):
+        for seed in range(6, 46):
             live(seed, "embedded", "virtual")
     assert isinstance(first_leaf(found.value), Violated)
 

@@ -25,6 +25,7 @@ from tests.simulation.broken_transactions import (
 from tests.simulation.seeds import blocks
 from tests.simulation.transaction_seams import SEAMS, Seam
 from tests.simulation.transaction_world import TransactionWorld, transact
+from tests.sweeps import long, slow
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -34,9 +35,8 @@ SEEDS = 2 * len(SEAMS)
 are a hundred."""
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("block", range(3))
+@pytest.mark.parametrize("block", [*slow(0), *long(1, 2)])
 def test_gateways_crash_at_every_step(block: int) -> None:
     counts: Counter[str] = Counter()
     for seed in range(block * SEEDS, (block + 1) * SEEDS):

@@ -23,6 +23,7 @@ from kclient.spark.pipelines.receipts import ReadReceipt
 from kclient.sync import Admin, Producer
 from kclient.types import TopicPartition
 from tests.spark.archives import archived, create, expected, fill, recreate, staged
+from tests.sweeps import long
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -290,13 +291,10 @@ archive(spark, destination, {"bootstrap.servers": bootstrap}, topics=[topic])
 @pytest.mark.parametrize(
     "step",
     [
-        "after planning",
         "while tasks write",
-        "after staging",
         "before the manifest's link",
-        "after the commit",
         "between two moves",
-        "before staging is removed",
+        *long("after planning", "after staging", "after the commit", "before staging is removed"),
     ],
 )
 def test_killed_at_any_step(spark: SparkSession, gateway: str, topic: str, tmp_path: Path, step: str) -> None:

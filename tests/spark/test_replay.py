@@ -339,8 +339,9 @@ def command(*arguments: object, gateway: str) -> list[str]:
     return [*words, "--bootstrap", gateway, "--master", "local[2]"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kills", [1, pytest.param(12, marks=[pytest.mark.long, pytest.mark.timeout(1200)])])
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("kills", [1, 12])
 def test_spark_and_all_are_killed(gateway: str, topic: str, tmp_path: Path, kills: int) -> None:
     require_java()
     expected = archived_numbers(tmp_path, topic, 12_000 * kills)

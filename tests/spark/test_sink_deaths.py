@@ -53,7 +53,7 @@ def committed(bootstrap: str, topic: str, partitions: int = 2) -> list[str]:
 @pytest.mark.parametrize(
     "brokers",
     [
-        "gateway",
+        pytest.param("gateway", marks=pytest.mark.long),
         pytest.param("kafka", marks=pytest.mark.kafka),
         pytest.param("kafka3", marks=[pytest.mark.kafka, pytest.mark.long]),
     ],

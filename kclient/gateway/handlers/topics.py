@@ -61,6 +61,8 @@ _LONGEST_WAIT: Final = 60.0
 """Seconds that a request waits, whatever its client says."""
 _AT_ONCE: Final = 32
 """Topics of a request that are made, deleted or grown at a time: the manager makes the rows of all durable together."""
+_SWEPT: Final = 16
+"""Topics of a request whose messages are removed before it is answered that they are deleted; those of more: beside."""
 
 
 class CreateTopicsHandler(Handler):
@@ -259,6 +261,7 @@ class DeleteTopicsHandler(Handler):
         response, until = DeleteTopicsResponse(), _until(timeout_ms)
         pace = Pace(client.flow)
         found = await _by_key(wanted, _key, pace)
+        many = len(found) > _SWEPT
         async with side_by_side(_AT_ONCE) as begin:
             for state, repeated in found.values():
                 await pace.pause()
@@ -272,9 +275,11 @@ class DeleteTopicsHandler(Handler):
                     put_error(row, error, self.ROLE)
                     continue
                 if record is not None:
-                    await begin(self._delete_one, state, row, client, until)
+                    await begin(self._delete_one, state, row, client, until, not many)
                 else:  # which takes no time
-                    await self._delete_one(state, row, client, until)
+                    await self._delete_one(state, row, client, until, not many)
+        if many:
+            self._catalogue.sweep_beside()
         return response
 
     def _record(self, state: DeleteTopicState, client: ConnectionContext) -> TopicRecord | None:
@@ -290,15 +295,15 @@ class DeleteTopicsHandler(Handler):
         return _key(DeleteTopicState(**other)) in found
 
     async def _delete_one(
-        self, state: DeleteTopicState, row: DeletableTopicResult, client: ConnectionContext, until: float
+        self, state: DeleteTopicState, row: DeletableTopicResult, client: ConnectionContext, until: float, sweep: bool
     ) -> None:
         try:
-            await self._delete(state, row, client, until)
+            await self._delete(state, row, client, until, sweep)
         except KafkaError as error:
             put_error(row, error, self.ROLE)
 
     async def _delete(
-        self, state: DeleteTopicState, row: DeletableTopicResult, client: ConnectionContext, until: float
+        self, state: DeleteTopicState, row: DeletableTopicResult, client: ConnectionContext, until: float, sweep: bool
     ) -> None:
         patience = until - anyio.current_time()
         if not self._enabled():
@@ -310,7 +315,7 @@ class DeleteTopicsHandler(Handler):
             record = self._record(state, client)
             if record is not None:
                 row.topic_id = record.topic_id
-            await self._catalogue.delete(state.name, patience=patience)
+            await self._catalogue.delete(state.name, patience=patience, sweep=sweep)
             return
         if state.topic_id == ZERO_UUID:
             raise InvalidRequestError("A topic is named neither by name nor by id")
@@ -319,7 +324,7 @@ class DeleteTopicsHandler(Handler):
             row.name = seen.name
         record = self._access.topic(client, AclOperation.DELETE, "", state.topic_id)
         try:
-            await self._catalogue.delete(record.name, record.topic_id, patience)
+            await self._catalogue.delete(record.name, record.topic_id, patience, sweep=sweep)
         except UnknownTopicOrPartitionError as error:  # somebody else was faster
             raise UnknownTopicIdError(str(error)) from error
 

@@ -374,7 +374,9 @@ class TopicCatalogue:
 
     # Deleting
 
-    async def delete(self, name: str, topic_id: bytes | None = None, patience: float = _TURN_S) -> None:
+    async def delete(
+        self, name: str, topic_id: bytes | None = None, patience: float = _TURN_S, *, sweep: bool = True
+    ) -> None:
         """Delete a topic and its messages.
 
         The topic has gone when this returns; what cannot be removed of it now, or soon, is removed later.
@@ -383,13 +385,14 @@ class TopicCatalogue:
             name: Of the topic.
             topic_id: The topic must have this id, if one is given: it may have been created again.
             patience: Seconds to wait for other changes of it, and for what is left to be removed; or one.
+            sweep: What is left is removed now; else whoever calls has it done afterwards (`sweep_beside`).
 
         Raises:
             UnknownTopicOrPartitionError: If there is no such topic.
         """
         until = anyio.current_time() + patience
         left = await self._in_turn(name, partial(self._delete_checked, name, topic_id), patience=patience)
-        if left is not None:
+        if left is not None and sweep:
             await self._sweep_one(name, left, until - anyio.current_time())
 
     async def _delete_checked(self, name: str, topic_id: bytes | None) -> Intent | None:
@@ -452,6 +455,10 @@ class TopicCatalogue:
                     await begin(self._sweep_one, name)
         if self._topics.left:
             self._sweep_soon()
+
+    def sweep_beside(self) -> None:
+        """Begin to remove what deletions have left, and do not wait for it."""
+        self._spawn(self.sweep, name="remove what deleted topics left")
 
     async def _sweep_one(self, name: str, deleted: Intent | None = None, patience: float = 0.0) -> None:
         """Until it is swept, but not for ever: where its broker hangs, nobody else waits for that.

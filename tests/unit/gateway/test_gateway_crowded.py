@@ -67,7 +67,7 @@ def test_two_thousand_partitions_are_deleted_at_once(gateway: GatewayProcess, to
         seconds = time.monotonic() - began
         assert isinstance(answer, DeleteTopicsResponse)
         assert not any(row.error_code for row in answer.responses)
-        assert seconds < (0.5 if topics == 2 else 1.0) * LENIENCE  # it is dozens of SQL statements for each topic
+        assert seconds < 0.5 * LENIENCE
         create(client, topics, 2000 // topics)
         assert produce(client, names[0], 1, b"x") == 0
 

@@ -14,7 +14,7 @@ from kclient import ConsumerRecord, ProducerRecord
 from kclient.processing import BlockingProcessor
 from kclient.sync import Admin, Consumer, Producer
 from kclient.testing import memory_broker
-from tests.sweeps import slow
+from tests.sweeps import long, slow
 from tests.unit.processing import parts
 from tests.unit.processing.parts import IN, PARTITIONS, copied, expected
 from tests.unit.sync.test_interrupts import At, Interrupt
@@ -94,7 +94,7 @@ def rounds() -> Iterator[Rounds]:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("times", [8, *slow(40, 200)])
+@pytest.mark.parametrize("times", [8, *slow(40), *long(200)])
 def test_interrupts(rounds: Rounds, times: int) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
