@@ -44,6 +44,16 @@ class FollowedContext:
         self._told: str | None = None
         """Why the files cannot be used, as the log was told."""
 
+    @property
+    def context(self) -> ssl.SSLContext | None:
+        """The context that was made last, whatever became of the files."""
+        return self._context
+
+    @property
+    def changed(self) -> bool:
+        """Whether `current` would read the files again, which may take some milliseconds."""
+        return self._followed and (self._look() != self._stamp or self._again)
+
     def current(self) -> ssl.SSLContext | None:
         """The context for the next connection."""
         if self._followed and ((stamp := self._look()) != self._stamp or self._again):

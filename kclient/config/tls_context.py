@@ -1,11 +1,11 @@
-"""Makes the `ssl.SSLContext` of a client from its settings."""
+"""Makes the `ssl.SSLContext` of a client, or of a listener, from its settings."""
 
 from __future__ import annotations
 
 import os
 import ssl
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
@@ -15,7 +15,15 @@ from kclient.config.pkcs12 import stored_key, trusted_certificates
 from kclient.config.secret import Secret
 from kclient.errors import ConfigError, NotYetSupportedError
 
-__all__ = ["ContextSettings", "client_context", "make_context"]
+__all__ = [
+    "CLIENT_AUTH",
+    "ContextSettings",
+    "ServerContextSettings",
+    "StoreSettings",
+    "client_context",
+    "make_context",
+    "server_context",
+]
 
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _TLS_1_3_SUITES = frozenset({"TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256", "TLS_AES_128_GCM_SHA256"})
@@ -27,21 +35,23 @@ _REMEDY = (
 )
 
 
-class ContextSettings(Protocol):
-    """The settings that a context is made of; see `kclient.config.tls`."""
+CLIENT_AUTH: Mapping[str, ssl.VerifyMode] = {
+    "none": ssl.CERT_NONE,
+    "requested": ssl.CERT_OPTIONAL,
+    "required": ssl.CERT_REQUIRED,
+}
+"""What the words of `ssl.client.auth` mean."""
 
-    @property
-    def security_protocol(self) -> str: ...
-    @property
-    def ssl_context(self) -> ssl.SSLContext | None: ...
+
+class StoreSettings(Protocol):
+    """The settings that contexts of both sides are made of; see `kclient.config.tls`."""
+
     @property
     def ssl_protocol(self) -> str: ...
     @property
     def ssl_enabled_protocols(self) -> tuple[str, ...]: ...
     @property
     def ssl_cipher_suites(self) -> tuple[str, ...]: ...
-    @property
-    def ssl_endpoint_identification_algorithm(self) -> str: ...
     @property
     def ssl_keystore_type(self) -> str: ...
     @property
@@ -62,6 +72,24 @@ class ContextSettings(Protocol):
     def ssl_truststore_password(self) -> Secret | None: ...
     @property
     def ssl_truststore_certificates(self) -> Secret | None: ...
+
+
+class ContextSettings(StoreSettings, Protocol):
+    """The settings that a client's context is made of."""
+
+    @property
+    def security_protocol(self) -> str: ...
+    @property
+    def ssl_context(self) -> ssl.SSLContext | None: ...
+    @property
+    def ssl_endpoint_identification_algorithm(self) -> str: ...
+
+
+class ServerContextSettings(StoreSettings, Protocol):
+    """The settings that a listener's context is made of."""
+
+    @property
+    def ssl_client_auth(self) -> str: ...
 
 
 def make_context(settings: ContextSettings, given: Sequence[str]) -> ssl.SSLContext | None:
@@ -103,24 +131,56 @@ def client_context(settings: ContextSettings) -> ssl.SSLContext:
         NotYetSupportedError: For what Python's `ssl` cannot do.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    _restrict(context, settings)
+    context.check_hostname = settings.ssl_endpoint_identification_algorithm == "https"
+    if not _load_trust(context, settings):
+        context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+    _load_key(context, settings)
+    return context
+
+
+def server_context(settings: ServerContextSettings) -> ssl.SSLContext:
+    """The context of a listener: it shows its certificate, and asks for those of clients if `ssl.client.auth` says so.
+
+    Raises:
+        ConfigError: If there is no key store, or no trust store to check certificates of clients against; if a file
+            cannot be read, or a certificate, a key or a name makes no sense; or if settings contradict each other.
+        NotYetSupportedError: For what Python's `ssl` cannot do.
+    """
+    _check_stores(settings)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    _restrict(context, settings)
+    context.verify_mode = CLIENT_AUTH[settings.ssl_client_auth]
+    if not _load_key(context, settings):
+        raise ConfigError(
+            "ssl.keystore.location is missing: a listener with TLS shows a certificate. Set it to a file with the "
+            "private key and its certificate chain (PEM), or set ssl.keystore.key and ssl.keystore.certificate.chain"
+        )
+    if not _load_trust(context, settings) and context.verify_mode != ssl.CERT_NONE:
+        raise ConfigError(
+            f"ssl.truststore.location is missing: with ssl.client.auth={settings.ssl_client_auth} certificates of "
+            "clients are checked against those in it (or in ssl.truststore.certificates). What the system trusts does "
+            "not stand in for it: anybody may have a certificate of a public authority"
+        )
+    return context
+
+
+def _restrict(context: ssl.SSLContext, settings: StoreSettings) -> None:
+    """What holds on both sides."""
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
     # as in Java: every certificate in the trust store is trusted by itself, also one that another has signed
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    context.check_hostname = settings.ssl_endpoint_identification_algorithm == "https"
     low, high = _versions(settings)
     low, high = _set_ciphers(context, settings.ssl_cipher_suites, low, high)
     context.minimum_version, context.maximum_version = low, high
-    _load_trust(context, settings)
-    _load_key(context, settings)
-    return context
 
 
 def _said(name: str) -> str:
     return "ssl_context" if name == "ssl.context" else name
 
 
-def _check_stores(settings: ContextSettings) -> None:
-    """The rules of the Java client."""
+def _check_stores(settings: StoreSettings) -> None:
+    """The rules of Java's clients and brokers."""
     _check_store(
         "ssl.keystore", settings.ssl_keystore_type, settings.ssl_keystore_location, settings.ssl_keystore_password
     )
@@ -186,7 +246,7 @@ def _read(store: str, path: str, kind: str) -> bytes:
     return content
 
 
-def _versions(settings: ContextSettings) -> tuple[ssl.TLSVersion, ssl.TLSVersion]:
+def _versions(settings: StoreSettings) -> tuple[ssl.TLSVersion, ssl.TLSVersion]:
     for name in settings.ssl_enabled_protocols:
         if name not in _VERSIONS:
             raise ConfigError(f"ssl.enabled.protocols: {name!r} is not offered; choose from TLSv1.2 and TLSv1.3")
@@ -240,7 +300,8 @@ def _openssl_name(name: str) -> str:
     return parts.replace("_", "-")
 
 
-def _load_trust(context: ssl.SSLContext, settings: ContextSettings) -> None:
+def _load_trust(context: ssl.SSLContext, settings: StoreSettings) -> bool:
+    """Trust what the settings say; False if they do not."""
     path, kind = settings.ssl_truststore_location, settings.ssl_truststore_type
     if settings.ssl_truststore_certificates is not None:
         setting = "ssl.truststore.certificates"
@@ -253,15 +314,16 @@ def _load_trust(context: ssl.SSLContext, settings: ContextSettings) -> None:
         else:
             trusted = certificates(pem_text(content, path, setting), setting)
     else:
-        context.load_default_certs(ssl.Purpose.SERVER_AUTH)
-        return
+        return False
     try:
         context.load_verify_locations(cadata=trusted)
     except ssl.SSLError as error:
         raise ConfigError(f"{setting} holds a certificate that cannot be read: {error.reason or error}") from error
+    return True
 
 
-def _load_key(context: ssl.SSLContext, settings: ContextSettings) -> None:
+def _load_key(context: ssl.SSLContext, settings: StoreSettings) -> bool:
+    """Show the certificate that the settings say; False if they do not."""
     path, kind = settings.ssl_keystore_location, settings.ssl_keystore_type
     password = settings.ssl_key_password
     if path is not None:
@@ -279,7 +341,7 @@ def _load_key(context: ssl.SSLContext, settings: ContextSettings) -> None:
         key = private_key(settings.ssl_keystore_key.reveal(), key_setting)
         chain = certificates(settings.ssl_keystore_certificate_chain.reveal(), chain_setting)
     else:
-        return
+        return False
     if password is None and is_encrypted(key):
         raise ConfigError(f"the private key of {key_setting} is encrypted: set ssl.key.password")
     try:
@@ -288,6 +350,7 @@ def _load_key(context: ssl.SSLContext, settings: ContextSettings) -> None:
             context.load_cert_chain(file, password="" if password is None else password.reveal())
     except ssl.SSLError as error:
         raise ConfigError(_key_problem(error, key, key_setting, chain_setting)) from error
+    return True
 
 
 def _key_problem(error: ssl.SSLError, key: str, key_setting: str, chain_setting: str) -> str:

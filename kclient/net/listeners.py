@@ -8,10 +8,10 @@ import os
 import socket
 import ssl
 import stat
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kclient.concurrency import TaskHandle
 from kclient.net.address import Address
@@ -19,6 +19,9 @@ from kclient.net.address import Address
 if TYPE_CHECKING:
     from kclient.net.server_connection import RequestHandler
     from kclient.net.server_settings import ServerSettings
+
+ContextSource: TypeAlias = ssl.SSLContext | Callable[[], Awaitable[ssl.SSLContext]]
+"""What a listener encrypts with: a server's context, or what tells the one of each new connection."""
 
 _LAST_PORT = 65535
 
@@ -34,7 +37,7 @@ class Listener:
     sockets: list[socket.socket]
     tasks: list[TaskHandle]
     path: Path | None = None
-    ssl_context: ssl.SSLContext | None = None
+    ssl_context: ContextSource | None = None
     """What connections are encrypted with; None for those in the clear."""
     handler: RequestHandler | None = None
     """Answers their requests; None for the server's."""

@@ -26,13 +26,23 @@ from kclient.net.answers import Answer, Later, Reply, Steps
 from kclient.net.arguments import check_handler, check_supervisor
 from kclient.net.connection_limits import ConnectionLimits, Slot
 from kclient.net.fair_queue import FairQueue, Pace
-from kclient.net.listeners import Listener, bind_all, check_port, close_all, configure, located, remove_stale
+from kclient.net.handshakes import Handshakes
+from kclient.net.listeners import (
+    ContextSource,
+    Listener,
+    bind_all,
+    check_port,
+    close_all,
+    configure,
+    located,
+    remove_stale,
+)
 from kclient.net.memory_budget import MemoryBudget
 from kclient.net.server_connection import RequestHandler, ServerConnection
 from kclient.net.server_settings import ServerSettings
 from kclient.net.stalls import StallWatch
-from kclient.net.streams import ByteStream, SocketStream, check_stream, describe_peer
-from kclient.net.tls import TlsStream, accept_tls
+from kclient.net.streams import ByteStream, SocketStream, check_stream
+from kclient.net.tls import TlsStream
 
 __all__ = [
     "Answer",
@@ -126,7 +136,7 @@ class Server:
         self._paused: set[ServerConnection] = set()
         self._looking_after: TaskHandle | None = None
         self._emptied: anyio.Event | None = None
-        self._handshakes: dict[TaskHandle, socket.socket] = {}
+        self._handshakes = Handshakes(supervisor, self.settings.handshake_timeout, self._attach)
 
     async def listen_tcp(
         self,
@@ -134,7 +144,7 @@ class Server:
         port: int = 0,
         *,
         label: object = None,
-        ssl_context: ssl.SSLContext | None = None,
+        ssl_context: ContextSource | None = None,
         handler: RequestHandler | None = None,
     ) -> Listener:
         """Accept TCP connections on every address that the host name has here.
@@ -144,8 +154,9 @@ class Server:
             port: 0 for any free one.
             label: See `Listener`.
             ssl_context: A server's context with its certificate, to encrypt every connection; whether clients must
-                show a certificate is its `verify_mode`. The handler does not learn of connections before the
-                handshake is done.
+                show a certificate is its `verify_mode`. Or a function that is awaited for the context of each
+                connection, which must not raise. The handler does not learn of connections before the handshake is
+                done.
             handler: Answers the requests that come by this listener; None for the server's.
 
         Raises:
@@ -154,7 +165,7 @@ class Server:
             ValueError: If the port is out of its range, or the context is a client's.
         """
         check_port(port)
-        if ssl_context is not None and ssl_context.protocol == ssl.PROTOCOL_TLS_CLIENT:
+        if isinstance(ssl_context, ssl.SSLContext) and ssl_context.protocol == ssl.PROTOCOL_TLS_CLIENT:
             raise ValueError("ssl_context is a client's; a listener needs ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)")
         try:
             found = await anyio.getaddrinfo(
@@ -245,12 +256,9 @@ class Server:
             for task in (self._guard, self._looking_after):
                 if task is not None:
                     task.cancel()
-            handshakes = list(self._handshakes)
-            for task in handshakes:
-                task.cancel()
+            self._handshakes.cancel()
             with anyio.CancelScope(shield=True):
-                for task in handshakes:
-                    await task.wait()
+                await self._handshakes.wait()
                 for connection in connections:
                     connection.abort()
                 for connection in connections:
@@ -266,7 +274,7 @@ class Server:
         """
         for listener in self.listeners:
             close_all(listener.sockets)
-        close_all(list(self._handshakes.values()))
+        self._handshakes.abandon()
         for connection in self.connections:
             if isinstance(connection.stream, SocketStream):
                 connection.stream.socket.close()
@@ -319,7 +327,9 @@ class Server:
         try:
             configure(sock, self.settings)
             if listener.ssl_context is not None:
-                self._begin_handshake(sock, listener, listener.ssl_context, slot)
+                if self.closing:
+                    raise ClosedError("the server is closing")
+                self._handshakes.begin(sock, listener, listener.ssl_context, slot)
             else:
                 self._attach(SocketStream(sock), listener, slot)
             return
@@ -337,44 +347,6 @@ class Server:
             slot.end()
         else:
             connection.on_close(slot.end)
-
-    def _begin_handshake(self, sock: socket.socket, listener: Listener, context: ssl.SSLContext, slot: Slot) -> None:
-        if self.closing:
-            raise ClosedError("the server is closing")
-        peer = describe_peer(sock)
-        task = self._supervisor.spawn(
-            self._shake_hands, sock, listener, context, peer, slot, name=f"TLS handshake {peer}"
-        )
-        self._handshakes[task] = sock
-
-        def done(task: TaskHandle) -> None:
-            self._handshakes.pop(task).close()  # nobody else would if the task is cancelled before it begins
-            if not slot.attached:
-                slot.end()
-
-        task.on_done(done)
-
-    async def _shake_hands(
-        self, sock: socket.socket, listener: Listener, context: ssl.SSLContext, peer: str, slot: Slot
-    ) -> None:
-        stream = None
-        seconds = self.settings.handshake_timeout
-        try:
-            with anyio.fail_after(seconds):
-                stream = await accept_tls(sock, context, peer)
-            self._attach(stream, listener, slot)
-        except TimeoutError:
-            logger.warning("%s completed no TLS handshake within %g s: closed", peer, seconds)
-        except OSError as error:
-            level = logging.DEBUG if isinstance(error, ConnectionResetError) else logging.WARNING
-            logger.log(level, "%s: %s", peer, str(error))
-        except ClosedError:
-            if stream is not None:
-                stream.close()
-        except Exception:
-            logger.exception("%s: a connection could not be taken", listener.address)
-            if stream is not None:
-                stream.close()
 
     def _start_guard(self) -> None:
         if self._guard is None:

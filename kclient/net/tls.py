@@ -7,13 +7,18 @@ buffer, and the channels of plain sockets serve these too. `docs/internals/conne
 from __future__ import annotations
 
 import contextlib
+import itertools
 import socket
 import ssl
 from collections import deque
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
+import anyio.to_thread
 
+from kclient.concurrency import to_the_end
 from kclient.errors import SslAuthenticationError
 from kclient.net.streams import FAIR_FRAMES, FAIR_SHARE, RECEIVE_SIZE, CutOffError, SocketStream, remove_sent
 from kclient.net.tls_errors import explain_client, explain_server
@@ -25,6 +30,11 @@ if TYPE_CHECKING:
 __all__ = ["TlsStream", "accept_tls", "connect_tls"]
 
 _RECORD = 16 * 1024  # the most that TLS encrypts in one piece
+_STEPS_AT_ONCE = 16
+"""Of a handshake in threads: it takes two or three, or some more where certificates are long. Later ones wait a little,
+each longer than the one before, so that more bytes come together."""
+_PAUSE = 0.001
+"""Seconds by which that becomes longer."""
 _CUT_OFF = "the other side closed the connection without ending TLS (close_notify)"
 _RENEGOTIATES = "the other side renegotiates TLS, which is not supported"
 
@@ -47,6 +57,14 @@ class TlsStream(SocketStream):
     def version(self) -> str:
         """The version of TLS, as `TLSv1.3`."""
         return self._tls.version() or "none"
+
+    @property
+    def peer_certificate(self) -> bytes | None:
+        """The certificate that the other side has shown, as DER; None for none, or none that was asked for.
+
+        It was checked in the handshake, where the context says so.
+        """
+        return self._tls.getpeercert(binary_form=True)
 
     @property
     def unread(self) -> bool:
@@ -128,21 +146,35 @@ async def connect_tls(sock: socket.socket, context: ssl.SSLContext, host: str, p
     return await _handshake(sock, context, name, peer)
 
 
-async def accept_tls(sock: socket.socket, context: ssl.SSLContext, peer: str | None = None) -> TlsStream:
+async def accept_tls(
+    sock: socket.socket,
+    context: ssl.SSLContext,
+    peer: str | None = None,
+    *,
+    threads: anyio.CapacityLimiter | None = None,
+) -> TlsStream:
     """Make an accepted socket a server's TLS stream.
 
     Args:
         sock: Connected; it is closed if the handshake fails or is cancelled.
         context: A server's, with its certificate.
         peer: See `SocketStream`.
+        threads: Limits the threads in which OpenSSL works at handshakes, a step at a time: each takes some milliseconds
+            of arithmetic. If None, it works on the event loop.
 
     Raises:
         OSError: If there was no handshake; the text says why.
     """
-    return await _handshake(sock, context, None, peer)
+    return await _handshake(sock, context, None, peer, threads)
 
 
-async def _handshake(sock: socket.socket, context: ssl.SSLContext, name: str | None, peer: str | None) -> TlsStream:
+async def _handshake(
+    sock: socket.socket,
+    context: ssl.SSLContext,
+    name: str | None,
+    peer: str | None,
+    threads: anyio.CapacityLimiter | None = None,
+) -> TlsStream:
     server = name is None
     explain = explain_server if server else explain_client
     with contextlib.ExitStack() as undo:
@@ -157,7 +189,12 @@ async def _handshake(sock: socket.socket, context: ssl.SSLContext, name: str | N
                 suppress_ragged_eofs=False,
             )
             undo.callback(tls.close)
-            await _shake_hands(tls)
+            if threads is None:
+                await _shake_hands(tls)
+            else:
+                await anyio.wait_readable(tls)  # who says nothing takes no thread
+                step = partial(anyio.to_thread.run_sync, tls.do_handshake, limiter=threads)
+                await _shake_hands(tls, partial(to_the_end, step))
         except OSError as error:
             problem = explain(error, handshake=True)
             if problem is error:
@@ -170,10 +207,16 @@ async def _handshake(sock: socket.socket, context: ssl.SSLContext, name: str | N
         return stream
 
 
-async def _shake_hands(tls: ssl.SSLSocket) -> None:
-    while True:
+async def _shake_hands(tls: ssl.SSLSocket, step: Callable[[], Awaitable[object]] | None = None) -> None:
+    """Shake hands in steps, of which each goes as far as the bytes that have come."""
+    for number in itertools.count():
         try:
-            tls.do_handshake()
+            if step is None:
+                tls.do_handshake()
+            else:
+                if number >= _STEPS_AT_ONCE:  # who sends single bytes is not worth a thread for each
+                    await anyio.sleep((number - _STEPS_AT_ONCE) * _PAUSE)
+                await step()
         except ssl.SSLWantReadError:
             await anyio.wait_readable(tls)
         except ssl.SSLWantWriteError:

@@ -124,6 +124,10 @@ def explain_server(error: OSError, *, handshake: bool = False) -> Exception:
         return ConnectionAbortedError("the client showed no certificate, and this listener asks for one")
     if reason in _NO_TLS:
         return ConnectionAbortedError(f"the client does not speak TLS, and this listener asks for it ({reason})")
+    if reason in _NO_VERSION:
+        return ConnectionAbortedError(f"no TLS version in common with the client ({reason}): see ssl.enabled.protocols")
+    if reason in _NO_CIPHER:
+        return ConnectionAbortedError(f"no cipher suite in common with the client ({reason}): see ssl.cipher.suites")
     if "ALERT" in reason:
         return ConnectionAbortedError(f"the client refused TLS ({reason})")
     return ConnectionAbortedError(f"TLS failed ({reason})")
