@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ssl
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import trustme
-from cryptography.hazmat.primitives import serialization
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,32 @@ class Authority:
         password = "not for the logs"
         return Identity(
             "".join(blob.bytes().decode() for blob in leaf.cert_chain_pems),
+            _pem(key, serialization.NoEncryption()),
+            _pem(key, serialization.BestAvailableEncryption(password.encode())),
+            password,
+        )
+
+    def issue_for(self, subject: x509.Name, *, expired: bool = False, by_itself: bool = False) -> Identity:
+        """A certificate of a client, for any subject; it may have expired, or be signed by its own key alone."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        authority = x509.load_pem_x509_certificate(self._ca.cert_pem.bytes())
+        signer = serialization.load_pem_private_key(self._ca.private_key_pem.bytes(), None)
+        assert isinstance(signer, ec.EllipticCurvePrivateKey)
+        now = datetime.now(UTC)
+        certificate = (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(subject if by_itself else authority.subject)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(days=2))
+            .not_valid_after(now + timedelta(days=-1 if expired else 1))
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .sign(key if by_itself else signer, hashes.SHA256())
+        )
+        password = "not for the logs"
+        return Identity(
+            certificate.public_bytes(serialization.Encoding.PEM).decode(),
             _pem(key, serialization.NoEncryption()),
             _pem(key, serialization.BestAvailableEncryption(password.encode())),
             password,

@@ -121,10 +121,16 @@ class JavaTools:
             *arguments,
         ]
 
-    def run(self, main_class: str, *arguments: str, timeout: float = 90, check: bool = True) -> str:
-        """What the tool printed on standard output; raises with everything it printed if it failed."""
+    def run(
+        self, main_class: str, *arguments: str, timeout: float = 90, check: bool = True, given: str | None = None
+    ) -> str:
+        """What the tool printed on standard output; raises with everything it printed if it failed.
+
+        `given` is what it reads from standard input.
+        """
         result = subprocess.run(
             self.command(main_class, *arguments),
+            input=given,
             capture_output=True,
             text=True,
             timeout=timeout,

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from kclient.gateway.setting import LONG_MAX, BrokerSetting
 from kclient.gateway.settings import BROKER_SETTINGS, ELSEWHERE, TOPIC_SETTINGS, WITHOUT_EFFECT
+from kclient.gateway.settings_of_tls import OTHERS_OF_TLS, REFUSED_OF_TLS
 
 __all__ = ["render"]
 
@@ -39,14 +40,25 @@ _PASTED = """\
 ## Pasted from a Kafka broker
 
 These are accepted with a warning, and have no effect on a gateway: {names}.
-"""
+
+Of those about TLS these are accepted with a warning that says why they have no effect:
+
+{others}
+and these are refused:
+
+{refused}"""
 
 
 def render() -> str:
     """The whole page."""
     broker = [setting for name, setting in BROKER_SETTINGS.items() if name not in ELSEWHERE]
     names = ", ".join(f"`{name}`" for name in WITHOUT_EFFECT)
-    return "\n".join([_START, _table(broker), _TOPICS, _table(TOPIC_SETTINGS.values()), _PASTED.format(names=names)])
+    pasted = _PASTED.format(names=names, others=_reasons(OTHERS_OF_TLS), refused=_reasons(REFUSED_OF_TLS))
+    return "\n".join([_START, _table(broker), _TOPICS, _table(TOPIC_SETTINGS.values()), pasted])
+
+
+def _reasons(settings: Mapping[str, str]) -> str:
+    return "".join(f"- `{name}`: {reason}\n" for name, reason in settings.items())
 
 
 def _table(settings: Iterable[BrokerSetting]) -> str:

@@ -10,7 +10,9 @@ from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from kclient.arguments import shown
+from kclient.config.providers import resolved, without_values
 from kclient.config.secret import Secret
+from kclient.config.setting import Password
 from kclient.errors import ConfigError
 from kclient.gateway.setting import LONG_MAX, BrokerSetting, SettingType, Value, did_you_mean, secret_of_listener
 from kclient.gateway.settings import (
@@ -24,6 +26,7 @@ from kclient.gateway.settings import (
     WITHOUT_EFFECT,
     bounds_of,
 )
+from kclient.gateway.settings_of_tls import OTHERS_OF_TLS
 from kclient.net.memory_budget import most_of_one
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.config")
@@ -68,14 +71,21 @@ class BrokerConfig:
         self._static: dict[str, str] = {}
         self.of_listeners: dict[str, Secret] = {}
         """Settings of single listeners (`listener.name.`), by their whole names; some are passwords."""
+        self.secrets: dict[str, Secret] = {}
+        """Those that are passwords or keys."""
         self._dynamic: dict[str, str] = {}
         self._values: dict[str, Value] = {}
         if given is not None and not isinstance(given, Mapping):
             raise ConfigError(f"broker settings are a mapping from their names, not {shown(given)}")
-        for name, value in (given or {}).items():
+        for name in given or {}:
             if not isinstance(name, str):
                 raise ConfigError(f"the name of a broker setting is text, not {shown(name)}")
-            self._take(name, value)
+        found = resolved(given or {})
+        try:
+            for name, value in found.values.items():
+                self._take(name, value)
+        except ConfigError as error:
+            raise without_values(error, found.stands_for) from None
         self._defaults: dict[str, str] = {}
         """Defaults that depend on what was given."""
         self._resolve()
@@ -149,17 +159,34 @@ class BrokerConfig:
         if name in WITHOUT_EFFECT:
             logger.warning("the broker setting %s is accepted and has no effect on a gateway", name)
             return
+        if name in OTHERS_OF_TLS:
+            logger.warning(
+                "the broker setting %s is accepted and has no effect on a gateway: %s", name, OTHERS_OF_TLS[name]
+            )
+            return
         if name in ELSEWHERE:
             raise ConfigError(f"the broker setting {name} is not taken here: {ELSEWHERE[name]}")
         setting = BROKER_SETTINGS.get(name)
         if setting is None:
             raise ConfigError(f"unknown broker setting {shown(name)}{did_you_mean(name, BROKER_SETTINGS)}")
+        if isinstance(setting.kind, Password):
+            self._take_secret(name, setting.kind, value)
+            return
         text = _as_text(value)
         setting.parse(text)
         if text is not None:
             self._static[name] = text
             if name == "broker.id" and text != "-1":  # its name before KRaft
                 self._static.setdefault("node.id", text)
+
+    def _take_secret(self, name: str, kind: Password, value: Any) -> None:
+        """Keep it apart from what is shown; no error shows it either."""
+        if value is None:
+            return
+        try:
+            self.secrets[name] = kind.parse(value)
+        except ValueError:
+            raise ConfigError(f"the broker setting {name} is text, or a kclient Secret") from None
 
     def _resolve(self) -> None:
         for name, setting in BROKER_SETTINGS.items():
@@ -236,6 +263,8 @@ class BrokerConfig:
             yield Origin(name, self._dynamic[name], SOURCE_DYNAMIC_BROKER)
         if name in self._static:
             yield Origin(name, self._static[name], SOURCE_STATIC_BROKER)
+        elif name in self.secrets:  # that there is one is no secret
+            yield Origin(name, None, SOURCE_STATIC_BROKER)
         default = self._default(BROKER_SETTINGS[name])
         if default is not None:
             yield Origin(name, default, SOURCE_DEFAULT)

@@ -13,6 +13,7 @@ from kclient.gateway.connection_quota import SETTINGS, LimitSettings, connection
 from kclient.gateway.rows.broker import decode_settings, encode_settings
 from kclient.gateway.rows.keys import SETTINGS as SETTINGS_KEY
 from kclient.gateway.settings import BROKER_SETTINGS
+from kclient.gateway.settings_of_tls import BROKER_SETTINGS_OF_TLS
 from kclient.htp.errors import ConflictError
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ READ_ONLY: Final = frozenset(
         "max.incremental.fetch.session.cache.slots", "node.id", "offsets.topic.num.partitions",
         "producer.id.cache.size", "queued.max.request.bytes", "queued.max.requests", "sasl.enabled.mechanisms",
         "sasl.server.max.receive.size", "socket.request.max.bytes", "transaction.state.log.num.partitions",
+        *(setting.name for setting in BROKER_SETTINGS_OF_TLS),
     }
 )  # fmt: skip
 """Settings that only a restart changes."""

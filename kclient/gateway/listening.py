@@ -43,10 +43,17 @@ async def listen_as(server: Server, listener: GatewayListener, handler: RequestH
         return replace(advertised(at, shown_at), listener=listener.name, security_protocol=listener.security_protocol)
 
     try:
-        found = await server.listen_tcp(address.host, address.port, label=label(address, told), handler=handler)
+        found = await server.listen_tcp(
+            address.host,
+            address.port,
+            label=label(address, told),
+            handler=handler,
+            ssl_context=None if listener.tls is None else listener.tls.context,
+        )
     except (OSError, UnicodeError) as error:
         raise not_bound(address, error) from error
-    _warn_beyond_loopback(address, logins=bool(listener.mechanisms))
+    known = bool(listener.mechanisms) or (listener.tls is not None and listener.tls.client_auth == "required")
+    _warn_beyond_loopback(address, known=known, encrypted=listener.tls is not None)
     # connections come no earlier than the next turn of the loop: they see the port that was chosen
     at = found.label = label(found.address, told and Address(told.host, told.port or found.address.port))
     return found.address, at
@@ -111,18 +118,21 @@ def _is_wildcard(host: str) -> bool:
         return False
 
 
-def _warn_beyond_loopback(address: Address, *, logins: bool = False) -> None:
+def _warn_beyond_loopback(address: Address, *, known: bool = False, encrypted: bool = False) -> None:
+    """Tell of a listener that other machines reach, unless its clients are known and cannot be overheard."""
     try:
         local = ipaddress.ip_address(address.host).is_loopback
     except ValueError:
         local = address.host == "localhost"
-    if not local and logins:
+    if local or (known and encrypted):
+        return
+    if known:
         logger.warning(
             "listening on %s, beyond this machine, without encryption: what clients send, passwords of PLAIN too, can "
             "be read on the way",
             address,
         )
-    elif not local:
+    else:
         logger.warning(
             "listening on %s, beyond this machine, without authentication: whoever reaches it may read, write and "
             "delete everything",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from pathlib import Path
 from typing import Any, Final
 
 from kclient.config.nearest import nearest
@@ -127,10 +128,12 @@ def secret_of_listener(value: object) -> Secret:
     """The value of a setting of a listener as it is kept. Raises `ConfigError`, which does not show it."""
     if isinstance(value, Secret):
         return value
+    if isinstance(value, Path):
+        return Secret(str(value))
     if isinstance(value, list | tuple) and all(isinstance(each, str) for each in value):
         return Secret(",".join(value))
     if not isinstance(value, str | int) or isinstance(value, bool):
-        raise ConfigError("settings of listeners are text or numbers")
+        raise ConfigError("settings of listeners are text, numbers or paths")
     return Secret(str(value))
 
 

@@ -11,6 +11,7 @@ from typing import Final
 from kclient.config.setting import Boolean, Choice, Decimal, List, Number, Text
 from kclient.gateway.setting import INT_MAX, LONG_MAX, BrokerSetting, HostLimits, RetentionTime
 from kclient.gateway.settings_of_shares import BROKER_SETTINGS_OF_SHARES, GROUP_SETTINGS_OF_SHARES
+from kclient.gateway.settings_of_tls import BROKER_SETTINGS_OF_TLS, REFUSED_OF_TLS
 from kclient.net.sasl.scram import SCRAM_MECHANISMS
 from kclient.records.bounds import INT16_MAX
 
@@ -488,6 +489,7 @@ BROKER_SETTINGS: Final[Mapping[str, BrokerSetting]] = _table(
         "Longest request accepted, in bytes: at most a quarter of "
         "connections.max.memory.bytes. More is refused at the start; the default is lowered to it.",
     ),
+    *BROKER_SETTINGS_OF_TLS,
     BrokerSetting(
         "transaction.max.timeout.ms",
         Number(1),
@@ -640,5 +642,6 @@ WITHOUT_EFFECT: Final = (
 
 ELSEWHERE: Final[Mapping[str, str]] = {
     "log.dirs": "give the directory as htp='embedded:DIR' (--data)",
+    **REFUSED_OF_TLS,
 }
-"""Broker settings that the gateway reports and takes from elsewhere, and what to do instead."""
+"""Broker settings that are not taken: the gateway takes what they say from elsewhere, or not at all; and what to do."""

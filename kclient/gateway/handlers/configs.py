@@ -192,7 +192,10 @@ def _row(setting: BrokerSetting, origins: list[Origin], *, synonyms: bool) -> De
         config_type=setting.type,
     )
     if synonyms:
-        row.synonyms = [DescribeConfigsSynonym(name=item.name, value=item.text, source=item.source) for item in origins]
+        row.synonyms = [
+            DescribeConfigsSynonym(name=item.name, value=None if sensitive else item.text, source=item.source)
+            for item in origins
+        ]
     return row
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from kclient.arguments import shown
 from kclient.config.jaas import parse_jaas
 from kclient.errors import ConfigError, KafkaError, NotYetSupportedError
+from kclient.gateway.security.tls_listener import TLS_SETTINGS, ListenerTls, tls_of
 from kclient.gateway.settings import BROKER_SETTINGS
 from kclient.net.address import Address, parse_address
 from kclient.net.sasl.plain import fixed_passwords
@@ -27,9 +28,15 @@ MECHANISMS: Final = "sasl.enabled.mechanisms"
 REAUTHENTICATION: Final = "connections.max.reauth.ms"
 
 _KNOWN: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_WITH_TLS: Final = ("SSL", "SASL_SSL")
+_WITH_SASL: Final = ("SASL_PLAINTEXT", "SASL_SSL")
 _JAAS: Final = "sasl.jaas.config"
 _USER: Final = "user_"
 _SCHEME: Final = "://"
+_SASL_SETTINGS: Final = frozenset(
+    {MECHANISMS, REAUTHENTICATION, f"plain.{_JAAS}", *(f"{name.lower()}.{_JAAS}" for name in SCRAM_MECHANISMS)}
+)
+"""Those that can be given for one listener, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +56,8 @@ class GatewayListener:
     """Of the users of PLAIN, where that is offered."""
     max_session_ms: int = 0
     """`connections.max.reauth.ms`: how long a login counts; 0 for as long as the connection."""
+    tls: ListenerTls | None = None
+    """What it encrypts with; None for nothing."""
 
 
 def listeners_of(config: BrokerConfig) -> list[GatewayListener]:
@@ -56,7 +65,8 @@ def listeners_of(config: BrokerConfig) -> list[GatewayListener]:
 
     Raises:
         ConfigError: They make no sense, or do not go together.
-        NotYetSupportedError: For protocols and mechanisms that gateways do not have.
+        NotYetSupportedError: For mechanisms that gateways do not have, and what Python's `ssl` cannot do.
+        MissingExtraError: For stores of Java's without the extra that reads them.
     """
     given = config.given(LISTENERS)
     if given is None:
@@ -68,6 +78,7 @@ def listeners_of(config: BrokerConfig) -> list[GatewayListener]:
         if config.of_listeners:
             first = next(iter(config.of_listeners))
             raise ConfigError(f"{first} is set, and {LISTENERS} is not: name the listeners there, as NAME://HOST:PORT")
+        _check_tls_is_for(config, ())
         return []
     addresses = _addresses(LISTENERS, given)
     if not addresses:
@@ -78,6 +89,7 @@ def listeners_of(config: BrokerConfig) -> list[GatewayListener]:
         raise ConfigError(f"{ADVERTISED} names the listener {shown(name)}, which {LISTENERS} does not have")
     protocols = _protocols(config)
     _check_names(config, addresses)
+    _check_tls_is_for(config, [protocols.get(name) for name in addresses])
     return [_listener(config, name, at, told.get(name), protocols) for name, at in addresses.items()]
 
 
@@ -121,15 +133,25 @@ def _protocols(config: BrokerConfig) -> dict[str, str]:
 
 def _check_names(config: BrokerConfig, addresses: Mapping[str, Address]) -> None:
     """Every setting of a listener is that of one that there is, and is one that listeners have."""
-    settings = {MECHANISMS, REAUTHENTICATION, f"plain.{_JAAS}"} | {
-        f"{name.lower()}.{_JAAS}" for name in SCRAM_MECHANISMS
-    }
+    settings = _SASL_SETTINGS | TLS_SETTINGS
     known = {f"listener.name.{name.lower()}.{each}" for name in addresses for each in settings}
     for name in config.of_listeners:
         if name not in known:
             raise ConfigError(
                 f"{shown(name)} is no setting of a listener: these begin with listener.name. and the name of one of "
                 f"{LISTENERS} in small letters, and end with one of {', '.join(sorted(settings))}"
+            )
+
+
+def _check_tls_is_for(config: BrokerConfig, protocols: Sequence[str | None]) -> None:
+    """Who sets up encryption has a listener that encrypts."""
+    if any(protocol in _WITH_TLS for protocol in protocols):
+        return
+    for name in sorted(TLS_SETTINGS):
+        if name in config.secrets or config.given(name) is not None:
+            raise ConfigError(
+                f"{name} has no effect: no listener encrypts; give {LISTENERS} one as SSL://HOST:PORT, or as SASL_SSL, "
+                f"or one that {PROTOCOLS} has speak one of these"
             )
 
 
@@ -141,22 +163,20 @@ def _listener(
         raise ConfigError(
             f"{PROTOCOLS} does not say how clients come in by the listener {shown(name)}: add {name}:PROTOCOL"
         )
-    if protocol.endswith("SSL"):
-        raise NotYetSupportedError(
-            f"the listener {name} is to speak {protocol}, and gateways have no TLS yet: choose PLAINTEXT or "
-            "SASL_PLAINTEXT, behind something that encrypts"
-        )
     own = f"listener.name.{name.lower()}."
-    if protocol == "PLAINTEXT":
-        for setting in config.of_listeners:
-            if setting.startswith(own):
-                raise ConfigError(f"{setting} has no effect: the listener {name} is without SASL")
-        return GatewayListener(name, address, told)
+    for parts, with_it, what in ((_SASL_SETTINGS, _WITH_SASL, "SASL"), (TLS_SETTINGS, _WITH_TLS, "TLS")):
+        if protocol not in with_it:
+            for setting in config.of_listeners:
+                if setting.startswith(own) and setting.removeprefix(own) in parts:
+                    raise ConfigError(f"{setting} has no effect: the listener {name} is without {what}")
+    tls = tls_of(config, name, protocol) if protocol in _WITH_TLS else None
+    if protocol not in _WITH_SASL:
+        return GatewayListener(name, address, told, protocol, tls=tls)
     mechanisms = _mechanisms(_text(config, own + MECHANISMS), config)
     for mechanism in SCRAM_MECHANISMS:
         _check_scram(config, own, mechanism)
     passwords = _passwords(config, own, name) if "PLAIN" in mechanisms else None
-    return GatewayListener(name, address, told, protocol, mechanisms, passwords, _session_ms(config, own))
+    return GatewayListener(name, address, told, protocol, mechanisms, passwords, _session_ms(config, own), tls)
 
 
 def _text(config: BrokerConfig, name: str) -> str | None:

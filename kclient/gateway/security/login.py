@@ -1,4 +1,4 @@
-"""What stands before the handlers on a listener where clients have to log in."""
+"""What stands before the handlers on a listener where clients have to log in, or show a certificate."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from kclient.gateway.contexts import ConnectionContext, Principal
+from kclient.gateway.security.certificate_handler import CertificateHandler
 from kclient.net.sasl.scram import SCRAM_MECHANISMS
 from kclient.net.sasl.server import SaslHandler
 from kclient.net.sasl.session import server_mechanisms
@@ -42,7 +43,7 @@ async def login_handler(
         HtpError: The store failed.
     """
     if not listener.mechanisms:
-        return requests
+        return requests if listener.tls is None else CertificateHandler(requests, listener.tls.rules)
     offered = listener.mechanisms
     return SaslHandler(
         requests,

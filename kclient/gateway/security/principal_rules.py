@@ -1,0 +1,110 @@
+"""`ssl.principal.mapping.rules`: how the subject of a client's certificate becomes the name of a user."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from kclient.arguments import shown
+from kclient.errors import ConfigError, InvalidRegularExpressionError
+from kclient.gateway.patterns import LinearPattern
+from kclient.gateway.security.java_patterns import JavaReplacement, java_pattern, without_groups_beyond
+
+RULES: Final = "ssl.principal.mapping.rules"
+DEFAULT: Final = "DEFAULT"
+
+_FIELD: Final = r"(?:\\.|[^\\/])*"
+"""Up to the next slash that has no backslash before it."""
+_RULE: Final = rf"RULE:(?P<pattern>{_FIELD})/(?P<replacement>{_FIELD})/(?P<letters>[LU]?)"
+_PIECE: Final = re.compile(rf"\s*(?P<piece>{DEFAULT}|{_RULE}.*?|.*?)\s*(?:,\s*|\Z)", re.ASCII)
+"""What stands between two commas; a rule may have some within its fields."""
+_WHOLE: Final = re.compile(_RULE, re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """`RULE:pattern/replacement/` with L or U."""
+
+    pattern: re.Pattern[str]
+    replacement: JavaReplacement
+    letters: str
+    linear: LinearPattern | None
+    """The pattern, matched in time that is linear in the name; None where it has what that cannot read."""
+
+    def apply(self, name: str) -> str | None:
+        """The user; None where the rule says nothing of the name."""
+        # names that do not match can take `re` minutes, in which nothing else runs: with `CN=(.*?),OU=(.*?),O=(.*?)...`
+        # the fifth power of their length, and who asks for a certificate has a say in its subject
+        if self.linear is not None and not self.linear.matches(name):
+            return None
+        if self.pattern.fullmatch(name) is None:
+            return None
+        # as in Kafka: the whole name has to match, and then every match in it is replaced, of which .* has two
+        user = self.pattern.sub(self.replacement.expand, name)
+        return user.lower() if self.letters == "L" else user.upper() if self.letters == "U" else user
+
+
+class PrincipalRules:
+    """The rules of a listener, in order.
+
+    Args:
+        text: As in Kafka: `RULE:pattern/replacement/[LU]` and `DEFAULT`, with commas between them.
+
+    Raises:
+        ConfigError: They make no sense, or there is none.
+    """
+
+    def __init__(self, text: str) -> None:
+        pieces = _pieces(text.strip())
+        if not pieces:
+            raise ConfigError(f"{RULES} is empty: nobody with a certificate could come in; {DEFAULT} takes all names")
+        self._rules = [_rule(piece) for piece in pieces]
+
+    def user_of(self, name: str) -> str | None:
+        """The user of a certificate; None where no rule speaks of it.
+
+        Args:
+            name: Its subject, as `subject_of` spells it.
+        """
+        for rule in self._rules:
+            user = name if rule is None else rule.apply(name)
+            if user is not None:
+                return user
+        return None
+
+
+def _pieces(text: str) -> list[str]:
+    """The rules; empty ones are left out."""
+    found, at = [], 0
+    for match in _PIECE.finditer(text):
+        if match.start() != at:
+            raise ConfigError(f"{RULES}: {shown(text[at:])} is no rule, or has no comma behind it")
+        at = match.end()
+        if match["piece"]:
+            found.append(match["piece"])
+    return found
+
+
+def _rule(piece: str) -> _Rule | None:
+    """A rule; None for the one that takes names as they are."""
+    if piece == DEFAULT:
+        return None
+    found = _WHOLE.fullmatch(piece)
+    if found is None:
+        raise ConfigError(
+            f"{RULES}: {shown(piece)} is no rule; one is {DEFAULT} or RULE:pattern/replacement/ with L or U behind it"
+        )
+    try:
+        pattern = java_pattern(found["pattern"])
+        replacement = JavaReplacement(without_groups_beyond(found["replacement"], pattern.groups), pattern)
+    except ConfigError as error:
+        raise ConfigError(f"{RULES}: {error}") from error
+    return _Rule(pattern, replacement, found["letters"], _linear(found["pattern"]))
+
+
+def _linear(text: str) -> LinearPattern | None:
+    try:
+        return LinearPattern(text)
+    except InvalidRegularExpressionError:  # RE2 does not have all that Java has
+        return None
