@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 
+import tests.hostile_acls
 import tests.hostile_groups
 import tests.hostile_old_clients
 import tests.hostile_refusals

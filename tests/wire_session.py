@@ -12,6 +12,7 @@ import pytest
 from kclient.concurrency import Supervisor
 from kclient.errors import ErrorCode
 from kclient.net.connection import Connection
+from kclient.net.sasl.login import Login
 from kclient.protocol import ApiKey, ApiMessage, negotiate
 from kclient.protocol.messages import (
     CreatableTopic,
@@ -98,10 +99,10 @@ class WireSession:
 
 
 @asynccontextmanager
-async def wire_session(bootstrap: str) -> AsyncIterator[WireSession]:
+async def wire_session(bootstrap: str, login: Login | None = None) -> AsyncIterator[WireSession]:
     """A session with a broker for the length of the block."""
     async with Supervisor("versions") as supervisor:
-        connection = await Connection.open(bootstrap, supervisor=supervisor)
+        connection = await Connection.open(bootstrap, supervisor=supervisor, login=login)
         try:
             yield WireSession(connection)
         finally:

@@ -44,9 +44,9 @@ class AclOperations(AdminBase):
             timeout: seconds; the default is `default.api.timeout.ms`.
 
         Raises:
-            SecurityDisabledError: the brokers have no authorizer.
+            SecurityDisabledError: the brokers, or the gateway, have no authorizer (`authorizer.class.name`).
             ClusterAuthorizationError: this user may not describe the cluster.
-            UnsupportedVersionError: the brokers have no ACLs (a gateway has none), or no such pattern type.
+            UnsupportedVersionError: the brokers have no ACLs, or no such pattern type.
             TypeError: this is no filter.
         """
         wanted = as_filter(acl_filter)
@@ -84,10 +84,10 @@ class AclOperations(AdminBase):
             timeout: seconds; the default is `default.api.timeout.ms`.
 
         Raises:
-            SecurityDisabledError: the brokers have no authorizer.
+            SecurityDisabledError: the brokers, or the gateway, have no authorizer (`authorizer.class.name`).
             ClusterAuthorizationError: this user may not alter the cluster.
             InvalidRequestError: an entry cannot be, such as one for another cluster than `kafka-cluster`.
-            UnsupportedVersionError: the brokers have no ACLs (a gateway has none), or no such pattern type.
+            UnsupportedVersionError: the brokers have no ACLs, or no such pattern type.
             PartialFailureError: several entries were refused; the others were added.
             TypeError, ValueError: these are no entries, or something of one is UNKNOWN.
         """
@@ -123,9 +123,9 @@ class AclOperations(AdminBase):
             first has removed is not in it.
 
         Raises:
-            SecurityDisabledError: the brokers have no authorizer.
+            SecurityDisabledError: the brokers, or the gateway, have no authorizer (`authorizer.class.name`).
             ClusterAuthorizationError: this user may not alter the cluster.
-            UnsupportedVersionError: the brokers have no ACLs (a gateway has none), or no such pattern type.
+            UnsupportedVersionError: the brokers have no ACLs, or no such pattern type.
             PartialFailureError: what several filters find was not removed, or not all of it.
             TypeError: these are no filters.
         """

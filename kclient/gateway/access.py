@@ -1,7 +1,8 @@
 """Where handlers find what a request names, for a client that may use it: resolved and authorised in one place.
 
 A topic is named by its name or by its id; what a client may do with it is asked of the gateway's `Authorizer`, with the
-operations and the codes of Kafka's. At present one principal may do everything.
+operations and the codes of Kafka's. An `Audit` is told what a client was allowed, and what it was denied that it had
+asked for; not what was left out of a list because the client may not see it, nor which operations it may do.
 """
 
 from __future__ import annotations
@@ -73,6 +74,16 @@ class Authorizer(Protocol):
         ...
 
 
+class Audit(Protocol):
+    """Is told what clients were allowed and denied. It is told often, and must neither wait nor raise."""
+
+    def tell(
+        self, client: ConnectionContext, operation: AclOperation, kind: ResourceType, name: str, *, allowed: bool
+    ) -> None:
+        """Something was allowed or denied that a client has asked for."""
+        ...
+
+
 def _failed(authorizer: Authorizer, error: Exception) -> UnknownServerError:
     logger.error("%s failed, what was asked is refused: %s", type(authorizer).__name__, error, exc_info=error)
     return UnknownServerError("whether this is allowed could not be found out: see the gateway's log")
@@ -97,22 +108,63 @@ class Access:
         is_loaded: Callable[[str], bool] | None = None,
     ) -> None:
         self._topics = topics
+        self._audit: Audit | None = None
+        self._changes: Callable[[], int] | None = None
         self._is_loaded = is_loaded
         self._leadership = leadership
         self.authorizer: Authorizer | None = authorizer
         """May be replaced at any time: what is asked from then on goes to the new one."""
 
+    def guard(self, authorizer: Authorizer, audit: Audit, changes: Callable[[], int]) -> None:
+        """Have an authorizer decide from now on.
+
+        Args:
+            authorizer: Who decides.
+            audit: Is told of decisions.
+            changes: Tells how often rights have changed.
+        """
+        self.authorizer, self._audit, self._changes = authorizer, audit, changes
+
     # What a client may do
 
-    def allows(self, client: ConnectionContext, operation: AclOperation, kind: ResourceType, name: str) -> bool:
-        """Whether a client may do this with a resource. Raises `UnknownServerError` if the authorizer fails."""
+    @property
+    def changes(self) -> int:
+        """Grows whenever clients may have other rights than before."""
+        return 0 if self._changes is None else self._changes()
+
+    def allows(
+        self,
+        client: ConnectionContext,
+        operation: AclOperation,
+        kind: ResourceType,
+        name: str,
+        *,
+        asked: bool = False,
+        quiet: bool = False,
+    ) -> bool:
+        """Whether a client may do this with a resource.
+
+        Args:
+            client: Whose.
+            operation: What.
+            kind: The type of the resource.
+            name: Its name; it need not exist.
+            asked: Whether the client has named it, so that it is refused something: then the audit is told of that.
+            quiet: Whether it is allowed nothing either, but told what it may do: then the audit is told nothing.
+
+        Raises:
+            UnknownServerError: The authorizer has failed.
+        """
         authorizer = self.authorizer
         if authorizer is None:
             return True
         try:
-            return authorizer.allows(client, operation, kind, name)
+            allowed = authorizer.allows(client, operation, kind, name)
         except Exception as error:
             raise _failed(authorizer, error) from error
+        if self._audit is not None and (allowed or asked) and not quiet:
+            self._audit.tell(client, operation, kind, name, allowed=allowed)
+        return allowed
 
     def allows_any(self, client: ConnectionContext, operation: AclOperation, kind: ResourceType) -> bool:
         """Whether a client may do this with some resource of a type. Raises as `allows`."""
@@ -130,7 +182,7 @@ class Access:
         Raises:
             AuthorizationError: Of the class that goes with the type of resource.
         """
-        if not self.allows(client, operation, kind, name):
+        if not self.allows(client, operation, kind, name, asked=True):
             raise _REFUSALS[kind](f"{client.principal} may not {operation.name} the {kind.name.lower()} {name[:300]}")
 
     def check_cluster(self, client: ConnectionContext, operation: AclOperation) -> None:
@@ -156,7 +208,9 @@ class Access:
         """What a client may do with a resource, as the bits of the operations' numbers (KIP-430)."""
         if self.authorizer is None:  # for each topic that is described
             return _EVERYTHING[kind]
-        return sum(1 << operation for operation in OPERATIONS[kind] if self.allows(client, operation, kind, name))
+        return sum(
+            1 << operation for operation in OPERATIONS[kind] if self.allows(client, operation, kind, name, quiet=True)
+        )
 
     def cluster_operations(self, client: ConnectionContext) -> int:
         """What a client may do with the cluster; nothing is told to whoever may not describe it."""
@@ -177,31 +231,58 @@ class Access:
         return record if self.allows(client, operation, ResourceType.TOPIC, record.name) else None
 
     def topic(
-        self, client: ConnectionContext, operation: AclOperation, name: str, topic_id: bytes | None = None
+        self,
+        client: ConnectionContext,
+        operation: AclOperation,
+        name: str,
+        topic_id: bytes | None = None,
+        *,
+        or_cluster: AclOperation | None = None,
     ) -> TopicRecord:
         """The same, or why not. Whoever may not use a name does not learn whether there is such a topic.
+
+        Args:
+            client: Whose.
+            operation: What it wants to do.
+            name: The topic's name.
+            topic_id: Its id, which takes the place of the name.
+            or_cluster: Whoever may do this with the cluster may use all topics.
 
         Raises:
             TopicAuthorizationError: The client may not use it.
             InvalidTopicError: It is one of Kafka's own, see `described`.
             UnknownTopicOrPartitionError, UnknownTopicIdError: There is none.
         """
+        topics = self._topics
+        everything = or_cluster is not None and self.allows(client, or_cluster, ResourceType.CLUSTER, CLUSTER_NAME)
         if topic_id is None:
-            self.check(client, operation, ResourceType.TOPIC, name)
-            record = self._topics.get(name)
+            if not everything:
+                self.check(client, operation, ResourceType.TOPIC, name)
+            record = topics.get(name)
             if record is None:
-                self._topics.check_not_internal(name)
+                topics.check_not_internal(name)
                 raise UnknownTopicOrPartitionError(f"there is no topic {name[:300]}")
             return record
-        found = self._topics.by_id(topic_id)
-        record = found or self._topics.internal_by_id(topic_id)
+        found = topics.by_id(topic_id)
+        record = found or topics.internal_by_id(topic_id)
         if record is None:
             raise UnknownTopicIdError(f"no topic has the id {topic_id.hex()}")
-        if not self.allows(client, operation, ResourceType.TOPIC, record.name):  # without its name
+        if not everything and not self.allows(client, operation, ResourceType.TOPIC, record.name, asked=True):
+            # without its name
             raise TopicAuthorizationError(f"{client.principal} may not {operation.name} the topic {topic_id.hex()}")
         if found is None:
-            self._topics.check_not_internal(record.name)
+            topics.check_not_internal(record.name)
         return record
+
+    def deletable(self, client: ConnectionContext, name: str, topic_id: bytes | None = None) -> TopicRecord:
+        """A topic that a client may delete, or all of the cluster; raises as `topic`.
+
+        Whoever may describe a name learns that there is no such topic.
+        """
+        missing = topic_id is None and self._topics.get(name) is None
+        told = missing and self.allows(client, AclOperation.DESCRIBE, ResourceType.TOPIC, name)
+        operation = AclOperation.DESCRIBE if told else AclOperation.DELETE
+        return self.topic(client, operation, name, topic_id, or_cluster=AclOperation.DELETE)
 
     def internal(
         self, client: ConnectionContext, operation: AclOperation, name: str, topic_id: bytes | None = None

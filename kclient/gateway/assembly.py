@@ -26,6 +26,7 @@ from kclient.gateway.groups.moving import CoordinatorClaims
 from kclient.gateway.groups.sharing.administration import ShareGroupAdministration
 from kclient.gateway.handing_over import HandOver
 from kclient.gateway.handlers._shares import ShareRequests
+from kclient.gateway.handlers.acls import CreateAclsHandler, DeleteAclsHandler, DescribeAclsHandler
 from kclient.gateway.handlers.cluster import DescribeClusterHandler, DescribeTopicPartitionsHandler
 from kclient.gateway.handlers.configs import AlterConfigsHandler, DescribeConfigsHandler, IncrementalAlterConfigsHandler
 from kclient.gateway.handlers.consumer_groups import ConsumerGroupDescribeHandler, ConsumerGroupHeartbeatHandler
@@ -85,6 +86,9 @@ from kclient.gateway.producer_windows import ProducerLimit
 from kclient.gateway.releases import Releases
 from kclient.gateway.retention import Retention
 from kclient.gateway.search import TimestampSearch
+from kclient.gateway.security.acl_authorizer import AclAuthorizer
+from kclient.gateway.security.acls import Acls
+from kclient.gateway.security.audit import AclAudit
 from kclient.gateway.security.scram_users import ScramUsers
 from kclient.gateway.server import RequestServer
 from kclient.gateway.shares.offsets import ShareGroupOffsets
@@ -111,6 +115,8 @@ _TOPICS_SHARE, _APPENDS_SHARE, _BATCHES_SHARE, _GROUP_SETTINGS_SHARE = 4, 8, 8, 
 stored and nobody waits for."""
 _USERS_SHARE: Final = 32
 """And by the users who log in."""
+_ACLS_SHARE: Final = 4
+"""And by the entries of access control lists: a default total has room for some 100,000."""
 _SHARES_SHARE: Final = 8
 """And by what share groups read, and by the sessions of their members."""
 
@@ -137,6 +143,8 @@ class Assembly:
     """Which levels of features are in use."""
     scram_users: ScramUsers
     """Who can log in by SCRAM."""
+    acls: Acls | None
+    """Who may do what; None where everybody may do everything."""
     topics: TopicTable
     access: Access
     """Who finds what, and may do it."""
@@ -176,6 +184,8 @@ class Assembly:
         await self.dynamic.read_all()  # what has changed since they were read first
         await self.features.load()
         await self.scram_users.read_all()
+        if self.acls is not None:
+            await self.acls.read_all()
         await self.group_configs.read_all()
         await self.catalogue.load()
         if self.generations.alone:  # else others write checkpoints after they were read
@@ -203,6 +213,7 @@ async def assemble(
     supervisor: Supervisor,
     *,
     address: Address | None,
+    authorizer: AclAuthorizer | None = None,
 ) -> Assembly:
     """Make the parts of a gateway, with the settings in force that were changed while one ran.
 
@@ -222,6 +233,7 @@ async def assemble(
         memory: What it holds.
         supervisor: Runs its tasks: the failure of one is its failure; expected errors are handled inside.
         address: Under which clients name the store instead of a host; None if they cannot.
+        authorizer: Decides who may do what, by the entries that it is given here; None where nobody does.
 
     Raises:
         HtpError: The settings that were changed cannot be read from the store.
@@ -279,6 +291,10 @@ async def assemble(
     dynamic.on_change(retention.reconfigure)
     dynamic.hold_for(catalogue.resolve_all)
     access = Access(topics, leadership, is_loaded=groups.moves.ready)
+    acls: Acls | None = None
+    if authorizer is not None:
+        access.guard(authorizer, AclAudit(authorizer), lambda: authorizer.changes)
+        acls = Acls(authorizer, manager, lease, shields, memory.limited("acls", _ACLS_SHARE), queue.flow())
     auto_create_topics = config.live_bool("auto.create.topics.enable")
     moves = MovesByHand(generations, lease, topics, leadership)
     standing = ClusterStanding(lease, generations, partitions, clock)
@@ -346,6 +362,9 @@ async def assemble(
             UpdateFeaturesHandler(access, levels),
             DescribeUserScramCredentialsHandler(access, scram_users),
             AlterUserScramCredentialsHandler(access, scram_users),
+            DescribeAclsHandler(access, acls),
+            CreateAclsHandler(access, acls),
+            DeleteAclsHandler(access, acls),
             ShareFetchHandler(share_requests, reader, clock, shields),
             ShareAcknowledgeHandler(share_requests),
             *group_handlers(leadership, access, groups, share_admin, clock, features, topics),
@@ -367,6 +386,7 @@ async def assemble(
         dynamic=dynamic,
         features=levels,
         scram_users=scram_users,
+        acls=acls,
         topics=topics,
         access=access,
         catalogue=catalogue,
@@ -395,6 +415,7 @@ async def assemble(
                 dynamic,
                 levels,
                 scram_users,
+                *([] if acls is None else [acls]),
                 group_configs,
                 shares,
                 FollowedTopics(topics, catalogue, manager),

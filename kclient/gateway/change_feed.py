@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 import anyio
+import anyio.lowlevel
 
 from kclient.errors import ClosedError, KafkaError
 from kclient.htp.errors import TokenTooOldError
@@ -18,6 +19,8 @@ logger: logging.Logger = logging.getLogger("kclient.gateway")
 
 _WAIT_S: Final = 30.0
 """Seconds that the store is asked to wait for changes: it answers as soon as there are some."""
+_FEW: Final = 100
+"""Of more changes each follower's are looked out in a turn of its own."""
 _PAUSE_S: Final = 0.03
 """Seconds between two pages: what changes many things at once, which may be this gateway, is not told of one by one."""
 _AGAIN_S: Final = 1.0
@@ -93,7 +96,10 @@ class ChangeFeed:
             self._token = token
             return
         for follower in self._followers:
-            found = [change for change in page.changes if change.key.startswith(follower.prefixes)]
+            prefixes = follower.prefixes
+            found = [change for change in page.changes if change.key.startswith(prefixes)]
             if found:
                 await follower.apply(found)
+            if len(page.changes) > _FEW:
+                await anyio.lowlevel.checkpoint()
         self._token = page.token

@@ -47,6 +47,31 @@ ANONYMOUS: Final = Principal()
 """A client that has not authenticated itself: on plain listeners all."""
 
 
+class KnownRights:
+    """What an authorizer remembers of a principal at a host.
+
+    Args:
+        epoch: Until the authorizer has another one.
+        principal: Who.
+        whos: The principals and hosts of entries that are about it.
+        is_super: Whether it may do everything.
+    """
+
+    __slots__ = ("any_of", "decisions", "epoch", "is_super", "principal", "whos")
+
+    def __init__(
+        self, epoch: object, principal: Principal, whos: tuple[tuple[str, str], ...], *, is_super: bool
+    ) -> None:
+        self.epoch: object = epoch
+        self.principal: Principal = principal
+        self.whos: tuple[tuple[str, str], ...] = whos
+        self.is_super: bool = is_super
+        self.decisions: dict[int, dict[str, bool]] = {}
+        """By type of resource and operation, then by name."""
+        self.any_of: dict[int, bool] = {}
+        """By type of resource and operation."""
+
+
 @dataclass(slots=True, eq=False)
 class ConnectionContext:
     """One client connection: where it came from, the listener's advertised address, its turns and its memory."""
@@ -61,6 +86,10 @@ class ConnectionContext:
     share: Share
     """What it holds of the memory for clients."""
     principal: Principal = ANONYMOUS
+    rights: KnownRights | None = None
+    """What the authorizer remembers of the principal; its own business."""
+    api_key: int = -1
+    """Of the request in hand: the one that was begun last, or that goes on."""
     end_sessions: Callable[[], object] | None = None
     """Ends the client's fetch sessions, if it has any."""
     gone: bool = False

@@ -26,12 +26,14 @@ logger: logging.Logger = logging.getLogger("kclient.gateway.config")
 
 READ_ONLY: Final = frozenset(
     {
-        "advertised.listeners", "broker.id", "broker.rack", "connection.failed.authentication.delay.ms",
+        "advertised.listeners", "allow.everyone.if.no.acl.found", "authorizer.class.name", "broker.id", "broker.rack",
+        "connection.failed.authentication.delay.ms",
         "connections.max.idle.ms", "connections.max.memory.bytes", "connections.max.reauth.ms",
         "listener.security.protocol.map", "listeners", "log.dir.min.free.bytes", "log.dirs",
         "max.incremental.fetch.session.cache.slots", "node.id", "offsets.topic.num.partitions",
         "producer.id.cache.size", "queued.max.request.bytes", "queued.max.requests", "sasl.enabled.mechanisms",
-        "sasl.server.max.receive.size", "socket.request.max.bytes", "transaction.state.log.num.partitions",
+        "sasl.server.max.receive.size", "socket.request.max.bytes", "super.users",
+        "transaction.state.log.num.partitions",
         *(setting.name for setting in BROKER_SETTINGS_OF_TLS),
     }
 )  # fmt: skip

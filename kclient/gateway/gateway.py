@@ -31,6 +31,7 @@ from kclient.gateway.metrics import GatewayMetric, MetricRegistry
 from kclient.gateway.metrics_server import MetricsServer
 from kclient.gateway.participation import Participation
 from kclient.gateway.rows.gateways import Endpoint
+from kclient.gateway.security.authorizers import authorizer_of
 from kclient.gateway.security.listeners import listeners_of
 from kclient.gateway.security.login import login_handler
 from kclient.gateway.stores import MIN_FREE_BYTES, opened_elsewhere, own_store
@@ -103,6 +104,7 @@ class Gateway:
         self._config = BrokerConfig(config)
         self._mapping = mapping_for(mapping)
         self._listeners = listeners_of(self._config)
+        self._authorizer = authorizer_of(self._config)
         if self._listeners and (listen not in (None, LISTEN) or advertise is not None):
             raise ConfigError(
                 "the setting listeners takes the place of listen and advertise (--listen, --advertise): give the "
@@ -495,6 +497,7 @@ class Gateway:
         return await assemble(
             self._config, self._mapping, manager, broker, held, identity, generations, epochs, leadership, cluster,
             internal.values(), log_dir_of(self._htp), self._memory, self._supervisor, address=address,
+            authorizer=self._authorizer,
         )  # fmt: skip
 
     async def _register(self, parts: Assembly, part: Participation) -> None:

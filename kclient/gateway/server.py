@@ -97,6 +97,7 @@ class RequestServer:
         place = connection.beginning
         assert place is not None
         context = RequestContext(key, version, correlation_id, client_id, connection.context, place)
+        connection.context.api_key = key
         low, high = table.versions[key]
         if not low <= version <= high:
             return self._unsupported(handler, context)
@@ -227,6 +228,7 @@ class RequestServer:
         context: RequestContext,
         connection: ServerConnection,
     ) -> Reply | Steps | None:
+        context.connection.api_key = context.api_key
         try:
             answer = await finish()
         except (KafkaError, CloseConnectionError) as error:

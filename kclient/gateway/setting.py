@@ -16,6 +16,10 @@ from kclient.errors import ConfigError
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 
+STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+ACLS: Final = "acls"
+"""The same, as gateways call it."""
+
 Value = bool | int | float | str | tuple[str, ...] | None
 
 
@@ -90,6 +94,36 @@ class RetentionTime(Number):
         if not number:
             raise ValueError(self.text)
         return number
+
+
+@dataclass(frozen=True)
+class AuthorizerClass(Kind):
+    """Who decides what clients may do: nobody, or access control lists, by either of their names."""
+
+    @property
+    def text(self) -> str:
+        return f"`{ACLS}`, `{STANDARD_AUTHORIZER}`, or nothing"
+
+    def parse(self, value: Any) -> str:
+        if value.strip() not in ("", ACLS, STANDARD_AUTHORIZER):
+            raise ValueError(f"{self.text}: gateways load no classes of Java's")
+        return str(value).strip()
+
+
+@dataclass(frozen=True)
+class Principals(Kind):
+    """Principals with semicolons between them: `User:admin;User:CN=a,OU=b`."""
+
+    @property
+    def text(self) -> str:
+        return "principals with semicolons between them, as User:admin"
+
+    def parse(self, value: Any) -> str:
+        for each in filter(None, map(str.strip, value.split(";"))):
+            kind, colon, _ = each.partition(":")
+            if not (kind and colon):
+                raise ValueError(self.text)
+        return str(value)
 
 
 @dataclass(frozen=True)

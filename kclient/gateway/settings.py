@@ -9,7 +9,15 @@ from collections.abc import Mapping
 from typing import Final
 
 from kclient.config.setting import Boolean, Choice, Decimal, List, Number, Text
-from kclient.gateway.setting import INT_MAX, LONG_MAX, BrokerSetting, HostLimits, RetentionTime
+from kclient.gateway.setting import (
+    INT_MAX,
+    LONG_MAX,
+    AuthorizerClass,
+    BrokerSetting,
+    HostLimits,
+    Principals,
+    RetentionTime,
+)
 from kclient.gateway.settings_of_shares import BROKER_SETTINGS_OF_SHARES, GROUP_SETTINGS_OF_SHARES
 from kclient.gateway.settings_of_tls import BROKER_SETTINGS_OF_TLS, REFUSED_OF_TLS
 from kclient.net.sasl.scram import SCRAM_MECHANISMS
@@ -240,7 +248,20 @@ BROKER_SETTINGS: Final[Mapping[str, BrokerSetting]] = _table(
         None,
         "What clients of `listeners` are told, as `NAME://HOST:PORT`; where one is left out, the address itself.",
     ),
+    BrokerSetting(
+        "allow.everyone.if.no.acl.found",
+        _B,
+        "false",
+        "Whether everybody may do everything with a resource that no entry of the access control lists is about.",
+    ),
     BrokerSetting("auto.create.topics.enable", _B, "true", "Create a topic when metadata of it is asked for."),
+    BrokerSetting(
+        "authorizer.class.name",
+        AuthorizerClass(),
+        "",
+        "Who decides what clients may do: access control lists, or where it is empty nobody, so that they may do "
+        "everything.",
+    ),
     BrokerSetting("broker.id", Number(-1), "-1", "The same as node.id."),
     BrokerSetting("broker.rack", _S, None, "The rack that Metadata tells."),
     BrokerSetting("compression.gzip.level", Number(-1, 9), "-1", "Default of the topic setting."),
@@ -491,6 +512,12 @@ BROKER_SETTINGS: Final[Mapping[str, BrokerSetting]] = _table(
     ),
     *BROKER_SETTINGS_OF_TLS,
     BrokerSetting(
+        "super.users",
+        Principals(),
+        "",
+        "Who may do everything, whatever the access control lists say: principals with semicolons between them.",
+    ),
+    BrokerSetting(
         "transaction.max.timeout.ms",
         Number(1),
         "900000",
@@ -614,6 +641,7 @@ WITHOUT_EFFECT: Final = (
     "controller.listener.names",
     "controller.quorum.bootstrap.servers",
     "controller.quorum.voters",
+    "early.start.listeners",
     "group.coordinator.threads",
     "inter.broker.listener.name",
     "log.cleaner.enable",

@@ -34,37 +34,35 @@ from kclient.errors import (
     KafkaError,
     SecurityDisabledError,
     TopicAuthorizationError,
-    UnsupportedVersionError,
 )
 from kclient.protocol.messages import AclCreation, CreateAclsRequest
 from tests.conftest import require_java
+from tests.guarded_servers import ALICE, Guarded, guarded_gateway, guarded_kafka
 from tests.kafka_artifacts import KAFKA_3, KAFKA_4
-from tests.kafka_server import JavaTools, KafkaServer, ServerListener
-from tests.sasl_listeners import USERS, sasl_properties
+from tests.kafka_server import JavaTools
 from tests.wire_session import until, wire_session
 
-pytestmark = [pytest.mark.anyio, pytest.mark.kafka, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
 
 TOOLS = {KAFKA_4: "org.apache.kafka.tools.AclCommand", KAFKA_3: "kafka.admin.AclCommand"}
-ALICE = "User:alice"
 
 
-@pytest.fixture(scope="module", params=[KAFKA_4, pytest.param(KAFKA_3, marks=pytest.mark.slow)])
-def guarded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
-    """A broker that asks its lists: alice logs in, and who does not is a superuser."""
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(KAFKA_4, marks=pytest.mark.kafka),
+        pytest.param(KAFKA_3, marks=[pytest.mark.kafka, pytest.mark.slow]),
+        "gateway",
+    ],
+)
+def guarded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    if request.param == "gateway":
+        with guarded_gateway() as gateway:
+            yield gateway
+        return
     require_java()
-    settings = {
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users": "User:ANONYMOUS",
-    }
-    listener = ServerListener("SASL", "SASL_PLAINTEXT", sasl_properties("PLAIN"))
-    server = KafkaServer(request.param, tmp_path_factory.mktemp("guarded"), settings, [listener], heap="512m")
-    server.format()
-    server.start()
-    try:
+    with guarded_kafka(request.param, tmp_path_factory.mktemp("guarded")) as server:
         yield server
-    finally:
-        server.stop()
 
 
 @pytest.fixture
@@ -72,18 +70,8 @@ def topic() -> str:
     return f"acls-{uuid.uuid4().hex[:8]}"
 
 
-def as_alice(server: KafkaServer) -> dict[str, object]:
-    return {
-        "bootstrap_servers": server.addresses["SASL"],
-        "security_protocol": "SASL_PLAINTEXT",
-        "sasl_mechanism": "PLAIN",
-        "sasl_username": "alice",
-        "sasl_password": USERS["alice"],
-    }
-
-
-async def may_write(server: KafkaServer, topic: str) -> bool:
-    async with kclient.Producer(**as_alice(server), retries=0) as producer:
+async def may_write(server: Guarded, topic: str) -> bool:
+    async with kclient.Producer(**server.as_alice(), retries=0) as producer:
         try:
             await (await producer.send(topic, b"x"))
         except TopicAuthorizationError:
@@ -97,7 +85,7 @@ def write(topic: str, **more: object) -> AclBinding:
     return AclBinding(**given)  # type: ignore[arg-type]
 
 
-async def test_an_entry_acts(guarded: KafkaServer, topic: str) -> None:
+async def test_an_entry_acts(guarded: Guarded, topic: str) -> None:
     async with Admin(bootstrap_servers=guarded.bootstrap) as admin:
         await admin.create_topics([NewTopic(topic, 1, 1)])
         assert not await may_write(guarded, topic)
@@ -120,7 +108,7 @@ async def test_an_entry_acts(guarded: KafkaServer, topic: str) -> None:
         assert await admin.delete_acls([match]) == {match: []}
 
 
-async def test_every_kind_of_entry_comes_back(guarded: KafkaServer, topic: str) -> None:
+async def test_every_kind_of_entry_comes_back(guarded: Guarded, topic: str) -> None:
     kinds = {
         ResourceType.TOPIC: [AclOperation.ALL, AclOperation.ALTER_CONFIGS, AclOperation.CREATE, AclOperation.DELETE],
         ResourceType.GROUP: [AclOperation.READ, AclOperation.DESCRIBE],
@@ -158,7 +146,7 @@ async def test_every_kind_of_entry_comes_back(guarded: KafkaServer, topic: str) 
         assert gone[of_cluster] == [cluster]
 
 
-async def test_those_that_are_refused_do_not_keep_the_others(guarded: KafkaServer, topic: str) -> None:
+async def test_those_that_are_refused_do_not_keep_the_others(guarded: Guarded, topic: str) -> None:
     wrong = [
         AclBinding(
             resource_type=ResourceType.CLUSTER, resource_name="other", operation=AclOperation.ALTER, principal=ALICE,
@@ -181,8 +169,8 @@ async def test_those_that_are_refused_do_not_keep_the_others(guarded: KafkaServe
         await admin.delete_acls([AclBindingFilter(resource_name=topic)])
 
 
-async def test_who_may_not_is_told(guarded: KafkaServer, topic: str) -> None:
-    async with Admin(**as_alice(guarded)) as admin:
+async def test_who_may_not_is_told(guarded: Guarded, topic: str) -> None:
+    async with Admin(**guarded.as_alice()) as admin:
         for call in (
             lambda: admin.describe_acls(),
             lambda: admin.create_acls([write(topic)]),
@@ -192,27 +180,10 @@ async def test_who_may_not_is_told(guarded: KafkaServer, topic: str) -> None:
                 await call()
 
 
-async def test_brokers_without_an_authorizer_say_so(kafka: KafkaServer, topic: str) -> None:
-    async with Admin(bootstrap_servers=kafka.bootstrap) as admin:
-        for call in (
-            lambda: admin.describe_acls(),
-            lambda: admin.create_acls([write(topic)]),
-            lambda: admin.delete_acls([AclBindingFilter()]),
-        ):
-            with pytest.raises(SecurityDisabledError):
-                await call()
-
-
-async def test_a_gateway_says_that_it_has_none(gateway: str) -> None:
-    async with Admin(bootstrap_servers=gateway) as admin:
-        with pytest.raises(UnsupportedVersionError, match="DESCRIBE_ACLS"):
-            await admin.describe_acls()
-
-
 @pytest.mark.slow
 @pytest.mark.foreign
 async def test_the_command_does_what_kafkas_own_does(
-    guarded: KafkaServer, topic: str, capsys: pytest.CaptureFixture[str], tmp_path_factory: pytest.TempPathFactory
+    guarded: Guarded, topic: str, capsys: pytest.CaptureFixture[str], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Kafka's for one name, ours for another: the same entries but for the name."""
     tools = JavaTools(guarded.version, tmp_path_factory.mktemp("tools"))
@@ -222,8 +193,8 @@ async def test_the_command_does_what_kafkas_own_does(
         assert run(["acls", *arguments, "--bootstrap", guarded.bootstrap]) == 0
         return capsys.readouterr().out
 
-    def java(*arguments: str) -> None:
-        tools.run(TOOLS[guarded.version], "--bootstrap-server", guarded.bootstrap, *arguments)
+    def java(*arguments: str) -> str:
+        return tools.run(TOOLS[guarded.version], "--bootstrap-server", guarded.bootstrap, *arguments)
 
     async with Admin(bootstrap_servers=guarded.bootstrap) as admin:
 
@@ -268,10 +239,16 @@ async def test_the_command_does_what_kafkas_own_does(
         dry = await anyio.to_thread.run_sync(ours, "remove", "--topic", name, "--pattern", "any", "--dry-run")
         assert await anyio.to_thread.run_sync(ours, "remove", "--topic", name, "--pattern", "any") == dry
         assert len(await until(lambda: entries("ours"), lambda found: len(found) == 3)) == 3
+        listed = await anyio.to_thread.run_sync(java, "--list", "--topic", names["java"])
+        assert "(principal=User:bob, host=10.0.0.1, operation=DESCRIBE_CONFIGS, permissionType=DENY)" in listed
+        await anyio.to_thread.run_sync(
+            java, "--remove", "--force", "--topic", names["java"], "--resource-pattern-type", "any"
+        )
+        assert await until(lambda: entries("java"), lambda found: len(found) == 3) == await entries("ours")
         await admin.delete_acls([AclBindingFilter(resource_name=each) for each in names.values()])
 
 
-async def test_all_are_removed(guarded: KafkaServer, topic: str, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_all_are_removed(guarded: Guarded, topic: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Those of prefixes, too; and not where something else was meant."""
 
     async def acls(*arguments: str) -> int:
@@ -291,15 +268,16 @@ async def test_all_are_removed(guarded: KafkaServer, topic: str, capsys: pytest.
         await until(lambda: admin.describe_acls(), lambda found: not found)
 
 
-async def test_who_has_no_rights_is_told_at_once(guarded: KafkaServer) -> None:
+async def test_who_has_no_rights_is_told_at_once(guarded: Guarded) -> None:
     """By every call about rights, whatever it asks for, in a sentence for people."""
     quota, gone = (
         ClientQuotaEntity(user="a"),
         UserScramCredentialDeletion(user="a", mechanism=ScramMechanism.SCRAM_SHA_256),
     )
     acl = AclBinding(resource_type=ResourceType.TOPIC, resource_name="t", principal=ALICE, operation=AclOperation.READ)
-    async with Admin(as_alice(guarded)) as admin:
+    async with Admin(guarded.as_alice()) as admin:
         await admin.describe_cluster()
+        change_quota = partial(admin.alter_client_quotas, {quota: {"producer_byte_rate": 1}})
         for call in (
             admin.describe_acls,
             partial(admin.create_acls, [acl]),
@@ -307,8 +285,7 @@ async def test_who_has_no_rights_is_told_at_once(guarded: KafkaServer) -> None:
             admin.describe_user_scram_credentials,
             partial(admin.describe_user_scram_credentials, ["a"]),
             partial(admin.alter_user_scram_credentials, [gone]),
-            admin.describe_client_quotas,
-            partial(admin.alter_client_quotas, {quota: {"producer_byte_rate": 1}}),
+            *((admin.describe_client_quotas, change_quota) if guarded.has_quotas else ()),
         ):
             with anyio.fail_after(5), pytest.raises(ClusterAuthorizationError) as told:
                 await call()
@@ -319,7 +296,7 @@ def _fields(acl: AclBinding) -> dict[str, object]:
     return {name: getattr(acl, name) for name in AclBinding.__slots__}
 
 
-async def test_what_alice_may_do_is_told(guarded: KafkaServer, topic: str) -> None:
+async def test_what_alice_may_do_is_told(guarded: Guarded, topic: str) -> None:
     """Of what she may not describe she hears nothing, and of the rest what her entries allow (KIP-430)."""
     async with Admin(bootstrap_servers=guarded.bootstrap) as admin:
         await admin.create_topics([NewTopic(topic, 1, 1)])
@@ -327,7 +304,7 @@ async def test_what_alice_may_do_is_told(guarded: KafkaServer, topic: str) -> No
             resource_type=ResourceType.TOPIC, resource_name=topic, principal=ALICE, operation=AclOperation.WRITE
         )
         await admin.create_acls([acl])
-        async with Admin(**as_alice(guarded)) as alice:
+        async with Admin(**guarded.as_alice()) as alice:
 
             async def told() -> frozenset[AclOperation] | None:
                 with suppress(KafkaError):  # until the broker acts by the new entry
@@ -342,7 +319,7 @@ async def test_what_alice_may_do_is_told(guarded: KafkaServer, topic: str) -> No
         await admin.delete_acls([acl.as_filter()])
 
 
-async def test_an_entry_that_another_client_has_made_without_a_host(guarded: KafkaServer, topic: str) -> None:
+async def test_an_entry_that_another_client_has_made_without_a_host(guarded: Guarded, topic: str) -> None:
     """Kafka takes it, though it lets nobody in; it hid all others, and was removed with an error."""
     async with wire_session(guarded.bootstrap) as session:
         made = await session(
@@ -363,3 +340,14 @@ async def test_an_entry_that_another_client_has_made_without_a_host(guarded: Kaf
         ours = AclBindingFilter(resource_name=topic)
         removed = (await admin.delete_acls([ours]))[ours]
         assert sorted(acl.host for acl in removed) == ["", "*"]
+
+
+async def test_brokers_without_an_authorizer_say_so(broker: str, topic: str) -> None:
+    async with Admin(bootstrap_servers=broker) as admin:
+        for call in (
+            lambda: admin.describe_acls(),
+            lambda: admin.create_acls([write(topic)]),
+            lambda: admin.delete_acls([AclBindingFilter()]),
+        ):
+            with pytest.raises(SecurityDisabledError):
+                await call()

@@ -13,8 +13,16 @@ from typing import Any
 import pytest
 
 import kclient.sync
-from kclient.admin import NewTopic, ScramMechanism, UserScramCredentialUpsertion
+from kclient.admin import (
+    AclBinding,
+    AclOperation,
+    NewTopic,
+    ResourceType,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
 from kclient.cli.app import run
+from kclient.errors import ClusterAuthorizationError
 from tests.gateway_process import GatewayProcess
 
 pytestmark = pytest.mark.foreign
@@ -134,32 +142,68 @@ def test_the_first_user_adds_another(
 
 
 def test_gateways_whose_listeners_are_all_locked_reach_one_another(tmp_path: Path, topic: str) -> None:
-    """The coordinator of a transaction and the leaders of its partitions are in two processes."""
+    """The coordinator of a transaction and the leaders of its partitions are in two processes.
+
+    Rights that are given at one count at the other, and what they ask of one another needs none.
+    """
     password = tmp_path / "password"
     password.write_text(PASSWORD, "utf-8")
-    config = {"listeners": "CLIENTS://127.0.0.1:0", "listener.security.protocol.map": "CLIENTS:SASL_PLAINTEXT"}
+    config = {
+        "listeners": "CLIENTS://127.0.0.1:0", "listener.security.protocol.map": "CLIENTS:SASL_PLAINTEXT",
+        "authorizer.class.name": "acls", "super.users": "User:admin",
+    }  # fmt: skip
     options = ["--add-user", "admin", "--password-file", str(password)]
     processes = [
         GatewayProcess(tmp_path / "data", listens=False, config={**config, "node.id": str(node)}, options=options)
         for node in (1, 2)
     ]
+
+    def settings(user: str, process: GatewayProcess) -> dict[str, Any]:
+        return {
+            "bootstrap.servers": process.bootstrap, "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "SCRAM-SHA-256", "sasl.username": user, "sasl.password": PASSWORD,
+        }  # fmt: skip
+
+    def right(kind: ResourceType, *operations: AclOperation) -> list[AclBinding]:
+        return [
+            AclBinding(resource_type=kind, resource_name=topic, operation=each, principal="User:alice")
+            for each in operations
+        ]
+
     for process in processes:
         process.start()
-    settings = {
-        "bootstrap.servers": processes[0].bootstrap, "security.protocol": "SASL_PLAINTEXT",
-        "sasl.mechanism": "SCRAM-SHA-256", "sasl.username": "admin", "sasl.password": PASSWORD,
-    }  # fmt: skip
     try:
-        with kclient.sync.Admin(settings) as admin:
+        with kclient.sync.Admin(settings("admin", processes[0])) as admin:
             assert len(admin.describe_cluster().nodes) == 2
             admin.create_topics([NewTopic(topic, 8)])
-        with kclient.sync.Producer({**settings, "transactional.id": topic}) as producer:
+            alice = UserScramCredentialUpsertion(
+                user="alice", mechanism=ScramMechanism.SCRAM_SHA_256, password=PASSWORD
+            )
+            admin.alter_user_scram_credentials([alice])
+            admin.create_acls(
+                [
+                    *right(ResourceType.TOPIC, AclOperation.READ, AclOperation.WRITE),
+                    *right(ResourceType.GROUP, AclOperation.READ),
+                    *right(ResourceType.TRANSACTIONAL_ID, AclOperation.WRITE),
+                ]
+            )
+        with kclient.sync.Admin(settings("admin", processes[1])) as admin:
+            assert len(admin.describe_acls()) == 4
+            deadline = time.monotonic() + 20
+            while "alice" not in admin.describe_user_scram_credentials():
+                assert time.monotonic() < deadline
+        with kclient.sync.Admin(settings("alice", processes[1])) as admin, pytest.raises(ClusterAuthorizationError):
+            admin.describe_acls()
+        with kclient.sync.Producer({**settings("alice", processes[1]), "transactional.id": topic}) as producer:
             producer.init_transactions()
             producer.begin_transaction()
             for partition in range(8):
                 producer.send(topic, value=b"value", partition=partition)
             producer.commit_transaction()
-        read = {**settings, "isolation.level": "read_committed", "auto.offset.reset": "earliest", "group.id": topic}
+        read = {
+            **settings("alice", processes[0]), "isolation.level": "read_committed", "auto.offset.reset": "earliest",
+            "group.id": topic,
+        }  # fmt: skip
         with kclient.sync.Consumer(
             topic, **{name.replace(".", "_"): value for name, value in read.items()}
         ) as consumer:

@@ -65,9 +65,9 @@ class ClassicMembership:
         mixed = self._assigned.mixed(group_id)
         return mixed is not None and bool(mixed[1].members.patterns)
 
-    def look_up(self, group_id: str, allowed: Callable[[Iterable[str]], Iterable[str]]) -> Work:
+    def look_up(self, group_id: str, allowed: Callable[[Iterable[str]], Iterable[str]], *, rights: int = 0) -> Work:
         """Look up what these stand for: see `AssignedMembership.look_up`."""
-        return self._assigned.look_up(group_id, None, allowed)
+        return self._assigned.look_up(group_id, None, allowed, rights=rights)
 
     def join(self, group_id: str, join: Join) -> Parked[JoinResult]:
         """A JoinGroup request."""

@@ -31,7 +31,7 @@ def check_read(names: Iterable[str], access: Access, client: ConnectionContext) 
         TopicAuthorizationError: Its client may not DESCRIBE one of them.
     """
     for count, name in enumerate(names, 1):
-        if not access.allows(client, AclOperation.DESCRIBE, ResourceType.TOPIC, name):
+        if not access.allows(client, AclOperation.DESCRIBE, ResourceType.TOPIC, name, asked=True):
             raise TopicAuthorizationError(f"{client.principal} may not DESCRIBE the topic {name[:300]}")
         if count % FEW == 0:
             yield _NAME * FEW

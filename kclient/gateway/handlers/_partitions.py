@@ -19,16 +19,23 @@ if TYPE_CHECKING:
 
 
 class NamedPartitions:
-    """Finds partitions for a client that may do one thing with their topics."""
+    """Finds partitions for a client that may do one thing with their topics, or another with the cluster."""
 
-    def __init__(self, access: Access, partitions: PartitionTable, operation: AclOperation) -> None:
+    def __init__(
+        self,
+        access: Access,
+        partitions: PartitionTable,
+        operation: AclOperation,
+        or_cluster: AclOperation | None = None,
+    ) -> None:
         self._access = access
         self._partitions = partitions
         self._operation = operation
+        self._or_cluster = or_cluster
 
     def find(self, context: RequestContext, name: str, index: int) -> Partition:
         """The partition. Raises why there is none for this client."""
-        record = self._access.topic(context.connection, self._operation, name)
+        record = self._access.topic(context.connection, self._operation, name, or_cluster=self._or_cluster)
         return self._partitions.check(record, index)
 
     async def ready(

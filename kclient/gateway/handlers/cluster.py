@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import islice
 from typing import ClassVar, cast
 
 from kclient.acls import AclOperation, ResourceType
-from kclient.errors import ErrorCode, KafkaError, MismatchedEndpointTypeError, UnsupportedEndpointTypeError
+from kclient.errors import (
+    ErrorCode,
+    KafkaError,
+    MismatchedEndpointTypeError,
+    UnknownTopicOrPartitionError,
+    UnsupportedEndpointTypeError,
+)
 from kclient.gateway.access import Access
 from kclient.gateway.contexts import ConnectionContext, RequestContext
 from kclient.gateway.error_codes import code_of
@@ -138,6 +145,9 @@ class DescribeTopicPartitionsHandler(Handler):
             record = self._access.described(client, AclOperation.DESCRIBE, name)
         except KafkaError as error:
             answer.error_code = code_of(error)
+            if isinstance(error, UnknownTopicOrPartitionError):
+                with suppress(KafkaError):  # of a topic that is not there, too
+                    answer.topic_authorized_operations = self._access.operations(client, ResourceType.TOPIC, name)
             return answer, 0
         answer.topic_id = record.topic_id
         answer.topic_authorized_operations = self._access.operations(client, ResourceType.TOPIC, name)

@@ -96,7 +96,9 @@ class ConsumerGroupHeartbeatHandler(Handler):
         if request.topic_partitions is not None:
             owned = yield from _owned(request.topic_partitions)
         allowed = partial(access.allowed, client, AclOperation.DESCRIBE, ResourceType.TOPIC)
-        found = yield from self._groups.look_up(request.group_id, request.subscribed_topic_regex, allowed)
+        found = yield from self._groups.look_up(
+            request.group_id, request.subscribed_topic_regex, allowed, rights=access.changes
+        )
         parked = self._groups.heartbeat(request.group_id, _beat_of(request, context, owned), found)
         interval_ms = self._groups.heartbeat_interval_ms(request.group_id)
         return when_done(parked, lambda result: _response(result, interval_ms))

@@ -131,7 +131,7 @@ class JoinGroupHandler(Handler):
     def _look_up(self, request: JoinGroupRequest, context: RequestContext) -> Work:
         """First see what the patterns of members of the other protocol stand for."""
         allowed = partial(self._access.allowed, context.connection, AclOperation.DESCRIBE, ResourceType.TOPIC)
-        yield from self._groups.look_up(request.group_id, allowed)
+        yield from self._groups.look_up(request.group_id, allowed, rights=self._access.changes)
         return self._join(request, context)
 
     def _join(self, request: JoinGroupRequest, context: RequestContext) -> Answer[JoinGroupResponse]:

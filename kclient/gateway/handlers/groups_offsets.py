@@ -364,7 +364,7 @@ class OffsetFetchHandler(Handler):
     def _refusal(self, client: ConnectionContext, name: str) -> ErrorCode:
         """Why a client is not told of a topic's offsets; that it is not there is no reason."""
         try:
-            allowed = self._access.allows(client, AclOperation.DESCRIBE, ResourceType.TOPIC, name)
+            allowed = self._access.allows(client, AclOperation.DESCRIBE, ResourceType.TOPIC, name, asked=True)
         except KafkaError as error:
             return ErrorCode(code_of(error))
         return ErrorCode.NONE if allowed else ErrorCode.TOPIC_AUTHORIZATION_FAILED

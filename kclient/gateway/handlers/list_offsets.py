@@ -256,7 +256,7 @@ class OffsetForLeaderEpochHandler(Handler):
     VERSIONS: ClassVar[VersionRange] = (0, 4)
 
     def __init__(self, access: Access, partitions: PartitionTable, leadership: Leadership) -> None:
-        self._partitions = NamedPartitions(access, partitions, AclOperation.DESCRIBE)
+        self._partitions = NamedPartitions(access, partitions, AclOperation.DESCRIBE, AclOperation.CLUSTER_ACTION)
         self._internal = InternalPartitions(access, leadership)
 
     def begin(self, request: OffsetForLeaderEpochRequest, context: RequestContext) -> Begun:

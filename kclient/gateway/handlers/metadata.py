@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from types import MappingProxyType
 from typing import ClassVar, cast
@@ -197,6 +198,11 @@ class MetadataHandler(Handler):
                 answer.topic_authorized_operations = access.operations(client, ResourceType.TOPIC, record.name)
         except KafkaError as error:
             answer.error_code = code_of(error)
+            if request.include_topic_authorized_operations and isinstance(error, UnknownTopicOrPartitionError):
+                with suppress(KafkaError):  # of a topic that is not there, too
+                    answer.topic_authorized_operations = access.operations(
+                        client, ResourceType.TOPIC, wanted.name or ""
+                    )
             return answer
         answer.name, answer.topic_id, answer.is_internal = record.name, record.topic_id, record.name in INTERNAL
         answer.partitions = _partitions_of(record, self._leadership)

@@ -315,7 +315,7 @@ def _usable(
 
 
 def _may(access: Access, client: ConnectionContext, operation: AclOperation, topic: str) -> bool:
-    return access.allows(client, operation, ResourceType.TOPIC, topic)
+    return access.allows(client, operation, ResourceType.TOPIC, topic, asked=True)
 
 
 def _refused(client: ConnectionContext, operation: AclOperation, topic: str) -> TopicAuthorizationError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Hashable, Iterable
+from contextlib import suppress
 from functools import partial
 from operator import attrgetter
 from typing import ClassVar, Final, TypeVar, cast
@@ -144,7 +145,7 @@ class CreateTopicsHandler(Handler):
         if not self._access.allows(client, AclOperation.DESCRIBE_CONFIGS, ResourceType.TOPIC, topic.name):
             row.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             row.num_partitions = row.replication_factor = -1
-            row.configs = None
+            row.configs = []
 
     async def _create(
         self, topic: CreatableTopic, row: CreatableTopicResult, until: float, *, validate_only: bool
@@ -283,8 +284,12 @@ class DeleteTopicsHandler(Handler):
         return response
 
     def _record(self, state: DeleteTopicState, client: ConnectionContext) -> TopicRecord | None:
-        topic_id = state.topic_id if state.name is None else None
-        return self._access.find(client, AclOperation.DELETE, state.name or "", topic_id)
+        access, topic_id = self._access, state.topic_id if state.name is None else None
+        found = access.find(client, AclOperation.DELETE, state.name or "", topic_id)
+        if found is None and access.allows(client, AclOperation.DELETE, ResourceType.CLUSTER, CLUSTER_NAME):
+            with suppress(KafkaError):
+                found = access.deletable(client, state.name or "", topic_id)
+        return found
 
     @staticmethod
     def _is_named_otherwise(state: DeleteTopicState, record: TopicRecord | None, found: Container[Hashable]) -> bool:
@@ -311,10 +316,7 @@ class DeleteTopicsHandler(Handler):
         if state.name is not None:
             if state.topic_id != ZERO_UUID:
                 raise InvalidRequestError("A topic is named either by name or by id")
-            self._access.check(client, AclOperation.DELETE, ResourceType.TOPIC, state.name)
-            record = self._record(state, client)
-            if record is not None:
-                row.topic_id = record.topic_id
+            row.topic_id = self._access.deletable(client, state.name).topic_id
             await self._catalogue.delete(state.name, patience=patience, sweep=sweep)
             return
         if state.topic_id == ZERO_UUID:
@@ -322,7 +324,7 @@ class DeleteTopicsHandler(Handler):
         seen = self._access.find(client, AclOperation.DESCRIBE, "", state.topic_id)
         if seen is not None:  # else its name is not told
             row.name = seen.name
-        record = self._access.topic(client, AclOperation.DELETE, "", state.topic_id)
+        record = self._access.deletable(client, "", state.topic_id)
         try:
             await self._catalogue.delete(record.name, record.topic_id, patience, sweep=sweep)
         except UnknownTopicOrPartitionError as error:  # somebody else was faster

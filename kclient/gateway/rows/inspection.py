@@ -11,6 +11,7 @@ from kclient.errors import KafkaError
 from kclient.gateway.mapping import mapping_for
 from kclient.gateway.rows import keys
 from kclient.gateway.rows.aborted import decode_chunk
+from kclient.gateway.rows.acls import decode_acl
 from kclient.gateway.rows.assignment import ReleasedRow, decode_generations
 from kclient.gateway.rows.broker import decode_cluster_id, decode_internal_topics, decode_settings
 from kclient.gateway.rows.consumer_groups import CONSUMER, SHARE, decode_consumer_group, decode_consumer_member
@@ -112,6 +113,7 @@ _READERS: Final[dict[str, Callable[[str, bytes], object]]] = {
     keys.FEATURES: _by(FeaturesRow.decode),
     keys.SCRAM: _by(ScramRow.decode),
     keys.SCRAM_DECOYS: _by(ScramDecoyRow.decode),
+    keys.ACLS: decode_acl,
     keys.PRODUCER_IDS: _by(PRODUCER_IDS.decode),
     keys.LEADER_EPOCH: _by(LEADER_EPOCH.decode),
     keys.CLUSTER_ID: _by(decode_cluster_id),
@@ -149,6 +151,7 @@ _KINDS: Final = {
     keys.FEATURES: "levels of features",
     keys.SCRAM: "SCRAM credentials of a user",
     keys.SCRAM_DECOYS: "key of SCRAM decoys",
+    keys.ACLS: "access control list entry",
     keys.PRODUCER_IDS: "producer ids",
     keys.LEADER_EPOCH: "leader epoch",
     keys.CLUSTER_ID: "cluster id",

@@ -97,18 +97,21 @@ class MemoryChanges:
             self._prefixes = tuple(self._followed)
             return ChangePage([], now.token, more=False)
         check_place(place, prefixes, self._history, revision, self._floor, self._followed)
-        found = self._since(place, tuple(prefixes), values)
-        if len(found) > limit:
-            last = found[limit - 1]
-            return ChangePage(found[:limit], ChangePlace(self._history, last.version, last.key).token, more=True)
+        rows = self._since(place, tuple(prefixes))
+        found = [Change(key, None if gone else values[key].value, version) for key, gone, version in rows[:limit]]
+        if len(rows) > limit:
+            last = found[-1]
+            return ChangePage(found, ChangePlace(self._history, last.version, last.key).token, more=True)
         return ChangePage(found, now.token, more=False)
 
-    def _since(self, place: ChangePlace, prefixes: tuple[str, ...], values: Mapping[str, Versioned]) -> list[Change]:
-        found = []
+    def _since(self, place: ChangePlace, prefixes: tuple[str, ...]) -> list[tuple[str, bool, int]]:
+        """What has changed since: keys, whether they were deleted, and the commits' versions."""
+        found: list[tuple[str, bool, int]] = []
+        whole = place.whole
         for (key, deleted), version in reversed(self._rows.items()):
-            if version <= place.whole or (version == place.revision and place.key is not None and key <= place.key):
+            if version <= whole or (version == place.revision and place.key is not None and key <= place.key):
                 break
             if key.startswith(prefixes):
-                found.append(Change(key, None if deleted else values[key].value, version))
+                found.append((key, deleted, version))
         found.reverse()
         return found

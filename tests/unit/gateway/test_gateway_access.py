@@ -41,7 +41,7 @@ class Rules:
 
     def allows(self, client: ConnectionContext, operation: AclOperation, kind: ResourceType, name: str) -> bool:
         assert client.principal is ANONYMOUS
-        assert operation in OPERATIONS[kind]
+        assert operation in OPERATIONS[kind] or (operation, kind) == (O.DELETE, R.CLUSTER)  # which ALL is as well
         self.asked.append((operation, kind, name))
         return (operation, kind, name) in self.granted
 
@@ -369,6 +369,31 @@ CASES: dict[str, Case] = {
             deletions=[m.ScramCredentialDeletion(name="alice", mechanism=1)], upsertions=[]
         ), 0, ((O.ALTER, *CLUSTER),),
     ),
+    "describe access control lists": Case(
+        lambda _: m.DescribeAclsRequest(
+            resource_type_filter=1, resource_name_filter=None, pattern_type_filter=1, principal_filter=None,
+            host_filter=None, operation=1, permission_type=1,
+        ), 3, ((O.DESCRIBE, *CLUSTER),),
+    ),
+    "create access control lists": Case(
+        lambda _: m.CreateAclsRequest(
+            creations=[
+                m.AclCreation(
+                    resource_type=2, resource_name="t", principal="User:a", host="*", operation=3, permission_type=3
+                )
+            ]
+        ), 3, ((O.ALTER, *CLUSTER),),
+    ),
+    "delete access control lists": Case(
+        lambda _: m.DeleteAclsRequest(
+            filters=[
+                m.DeleteAclsFilter(
+                    resource_type_filter=1, resource_name_filter=None, pattern_type_filter=1, principal_filter=None,
+                    host_filter=None, operation=1, permission_type=1,
+                )
+            ]
+        ), 3, ((O.ALTER, *CLUSTER),),
+    ),
     "a producer's id": Case(
         lambda _: m.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1, producer_id=-1),
         4, ((O.IDEMPOTENT_WRITE, *CLUSTER),),
@@ -532,13 +557,51 @@ async def test_topics_are_created_by_those_who_may() -> None:
             assert answer.topics[0].error_code == code
         access.authorizer = Rules((O.CREATE, *CLUSTER))
         made = await wire.create("o")
-        assert (made.error_code, made.topic_config_error_code, made.num_partitions, made.configs) == (0, 29, -1, None)
+        assert (made.error_code, made.topic_config_error_code, made.num_partitions, made.configs) == (0, 29, -1, [])
         access.authorizer = Rules((O.CREATE, R.TOPIC, "p"), (O.DESCRIBE_CONFIGS, R.TOPIC, "p"))
         made = await wire.create("p")
         assert (made.error_code, made.topic_config_error_code, made.num_partitions) == (0, 0, 1)
         assert made.configs
         access.authorizer = Rules((O.WRITE, R.TOPIC, "p"))
         assert await wire.producer_id() >= 0
+
+
+async def test_rights_to_the_cluster_are_rights_to_all_topics() -> None:
+    """CLUSTER_ACTION for the ends of epochs, as followers ask for them, and DELETE, which ALL is too, for deleting."""
+    async with running() as (gateway, wire):
+        await filled(gateway, wire)
+        access = gateway.parts.access
+        wanted = m.OffsetForLeaderEpochRequest(
+            topics=[m.OffsetForLeaderTopic(topic="t", partitions=[m.OffsetForLeaderPartition(partition=0)])]
+        )
+        for rights, code in (((), 29), (((O.CLUSTER_ACTION, *CLUSTER),), 0)):
+            access.authorizer = Rules(*rights)
+            assert (await wire(wanted, 4)).topics[0].partitions[0].error_code == code
+        access.authorizer = Rules((O.DELETE, *CLUSTER))
+        assert await wire.delete("nobody-made-it") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert await wire.delete("t", "t") == ErrorCode.INVALID_REQUEST
+        assert await wire.delete("t") == 0
+
+
+async def test_who_may_describe_a_name_learns_that_there_is_no_such_topic() -> None:
+    async with running() as (gateway, wire):
+        await filled(gateway, wire)
+        access = gateway.parts.access
+        access.authorizer = Rules((O.DESCRIBE, R.TOPIC, "n"), (O.READ, R.TOPIC, "n"), (O.DESCRIBE, *TOPIC))
+        assert await wire.delete("n") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert await wire.delete("t") == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        assert await wire.delete("other") == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        names = ("n", "other")
+        named = [m.MetadataRequestTopic(name=name) for name in names]
+        paged = [m.DescribeTopicPartitionsRequestTopicRequest(name=name) for name in names]
+        asked = m.MetadataRequest(
+            topics=named, allow_auto_topic_creation=False, include_topic_authorized_operations=True
+        )
+        for answer in (await wire(asked, 12), await wire(m.DescribeTopicPartitionsRequest(topics=paged), 0)):
+            assert [(row.error_code, row.topic_authorized_operations) for row in answer.topics] == [
+                (3, 1 << O.DESCRIBE | 1 << O.READ),
+                (29, -(2**31)),
+            ]
 
 
 async def test_what_a_client_may_do_is_told() -> None:

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+import tests.hostile_acls
 import tests.hostile_groups
 import tests.hostile_old_clients
 import tests.hostile_refusals
@@ -73,6 +74,9 @@ LARGE = [
     "DescribeProducers of 200k partitions",
     "moves of 200k partitions",
     "DescribeLogDirs of 200k partitions",
+    "CreateAcls of 10k, and DeleteAcls",
+    "DescribeAcls of 100k, and filters of every kind",
+    "metadata of 500k names, by access control lists",
     *(name for name in ATTACKS if name.startswith(("500k topics without partitions", "refused: "))),
 ]
 
@@ -126,9 +130,10 @@ def _stack(frame: FrameType | None) -> Iterator[str]:
 class Host:
     """A gateway on a thread of its own."""
 
-    def __init__(self, meter: Meter) -> None:
+    def __init__(self, meter: Meter, config: dict[str, str]) -> None:
         self.gateway: Gateway | None = None
         self._meter = meter
+        self._config = config
         self._ready = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._over: asyncio.Event | None = None
@@ -136,7 +141,7 @@ class Host:
 
     async def _run(self) -> None:
         self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
-        settings = {"num.partitions": "1", "group.initial.rebalance.delay.ms": "0"}
+        settings = {"num.partitions": "1", "group.initial.rebalance.delay.ms": "0", **self._config}
         try:
             async with Gateway(f"memory:{next(names)}", listen="127.0.0.1:0", config=settings) as gateway:
                 self.gateway = gateway
@@ -178,8 +183,9 @@ def meter(monkeypatch: pytest.MonkeyPatch) -> Meter:
 
 
 @pytest.fixture
-def host(meter: Meter) -> Iterator[Host]:
-    host = Host(meter)
+def host(meter: Meter, request: pytest.FixtureRequest) -> Iterator[Host]:
+    named = request.node.callspec.params["name"] if "name" in request.fixturenames else None
+    host = Host(meter, ATTACKS[named].config if named in ATTACKS else {})
     host.start()
     yield host
     host.stop()

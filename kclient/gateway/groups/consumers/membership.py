@@ -38,6 +38,8 @@ logger: logging.Logger = logging.getLogger("kclient.gateway.groups")
 _CONSUMERS: Final = "consumer"
 """The protocol type of classic groups of consumers."""
 _NEVER: Final = -1
+_RENEW_S: Final = 1.0
+"""So long after all topics were looked at anew, because rights had changed, that is not done again."""
 _SLICE: Final = 64
 """So many names are compared with a pattern before others have their turn."""
 
@@ -196,8 +198,17 @@ class AssignedMembership:
         settings = self.settings if managed is None else managed.group.settings
         return settings.group_consumer_heartbeat_interval_ms
 
-    def look_up(self, group_id: str, pattern: str | None, allowed: Callable[[Iterable[str]], Iterable[str]]) -> Work:
+    def look_up(
+        self,
+        group_id: str,
+        pattern: str | None,
+        allowed: Callable[[Iterable[str]], Iterable[str]],
+        *,
+        rights: int = 0,
+    ) -> Work:
         """Look up what the patterns of a group stand for, as far as topics have changed, and what a new one does.
+
+        Where rights have changed, all topics are looked at again.
 
         What the group knows of is in force at once. Who comes while another one looks does not do it as well, but
         waits for it where it is not known yet at all.
@@ -206,6 +217,7 @@ class AssignedMembership:
             group_id: The group.
             pattern: The one that a heartbeat brings along.
             allowed: Of some names those of topics that a pattern may stand for.
+            rights: Grows whenever more or other topics may be allowed.
 
         Returns:
             A list of `LookedUp` for `heartbeat`.
@@ -219,21 +231,31 @@ class AssignedMembership:
             yield members.looking
             members = self._members(group_id)
         if members is not None and members.looking is None and members.patterns:
-            behind = [each for each in members.patterns if members.looked_at(each) < topics.changes]
+            now = self._clock.now()
+            anew = members.rights != rights and now >= members.renewed + _RENEW_S
+            if anew:
+                members.rights, members.renewed = rights, now
+            behind = [each for each in members.patterns if anew or members.looked_at(each) < topics.changes]
             if behind:
-                yield from self._follow(members, behind, allowed)
+                yield from self._follow(members, behind, allowed, anew=anew)
         if not pattern or (members is not None and members.looked_at(pattern) >= 0):
             return ()
         return ((yield from _look_up(pattern, _NEVER, topics, allowed)),)
 
     def _follow(
-        self, members: ConsumerRoster, patterns: Sequence[str], allowed: Callable[[Iterable[str]], Iterable[str]]
+        self,
+        members: ConsumerRoster,
+        patterns: Sequence[str],
+        allowed: Callable[[Iterable[str]], Iterable[str]],
+        *,
+        anew: bool,
     ) -> Work:
         """Look up patterns of members; who waits for that goes on then, or if it fails looks itself."""
         looking = members.looking = Completion()
         try:
             for each in patterns:
-                found = yield from _look_up(each, members.looked_at(each), self._topics, allowed)
+                since = _NEVER if anew else members.looked_at(each)
+                found = yield from _look_up(each, since, self._topics, allowed)
                 members.learn(found, self._topics)
         finally:
             members.looking = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
@@ -46,6 +47,10 @@ class ConsumerRoster:
         """Names that somebody reads since `refresh`, or nobody any more."""
         self._read: dict[str, TopicsRead] = {}
         """The topics that each pattern of members stands for; what was not looked up is not in it."""
+        self.rights: int = 0
+        """The changes of rights that what patterns stand for goes by."""
+        self.renewed: float = -math.inf
+        """When all topics were looked at because rights had changed, on the monotonic clock."""
         self.looking: Completion[None] | None = None
         """Done when somebody has looked patterns up, who does so now."""
         self.digest: str = ""
@@ -228,7 +233,7 @@ class ConsumerRoster:
             return
         known = self._read.get(found.pattern)
         if found.whole is not None:
-            if known is None or known.at < found.at:
+            if known is None or known.at <= found.at:
                 self._read[found.pattern] = found.whole
                 self.version += known is None or known.digest != found.whole.digest
         elif known is not None and known.at == found.since:
