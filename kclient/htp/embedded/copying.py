@@ -12,9 +12,10 @@ from typing import Final, Self
 
 from crc32c import crc32c
 
-from kclient.htp.embedded.files import Files, SyncPoint, sync_data
+from kclient.htp.embedded.files import Files, SyncPoint
 from kclient.htp.embedded.space import NO_SPACE
 from kclient.htp.errors import StorageError, StorageFullError
+from kclient.syncing import sync_data
 
 _PIECE: Final = 1 << 20
 _SPARE: Final = 1 << 20

@@ -24,6 +24,7 @@ from pathlib import Path
 
 from kclient.htp.embedded.space import space_in
 from kclient.large_buffers import LargeBuffers
+from kclient.syncing import sync_all, sync_data
 from kclient.types import Buffer
 
 _MAX_BUFFERS = 1024
@@ -126,7 +127,7 @@ class Files:
         del point
         fd = Files.open_directory(self, path)
         try:
-            os.fsync(fd)
+            sync_all(fd)
         finally:
             os.close(fd)
 
@@ -263,19 +264,6 @@ class Files:
         finally:
             self.close(fd)
         self.rename(temporary, path)
-
-
-if sys.platform == "darwin":
-    import fcntl
-
-    def sync_data(fd: int) -> None:
-        """Make the content of a file durable: there, `fsync` alone leaves it in the drive's cache."""
-        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
-else:
-
-    def sync_data(fd: int) -> None:
-        """Make the content of a file durable, with its length and without its times."""
-        os.fdatasync(fd)
 
 
 @cache

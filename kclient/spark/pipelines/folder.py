@@ -33,6 +33,7 @@ from pathlib import Path
 
 from kclient.spark.pipelines.folder_use import FolderInUseError, locked, try_lock, why_not_writable
 from kclient.spark.pipelines.manifest import ArchiveError, Manifest
+from kclient.syncing import sync_all
 
 _MANIFEST = re.compile(r"(\d{8,})\.json")
 _DATA = re.compile(r"part-\d+-\d+-\d+-((?:\d{8,}-)?[0-9a-f]{16})\.parquet")
@@ -451,6 +452,6 @@ def sync(path: Path) -> None:
     """Force a file, or what a folder holds, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        sync_all(descriptor)
     finally:
         os.close(descriptor)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import suppress
@@ -18,6 +17,7 @@ from kclient.spark.pipelines.folder import StagedRun
 from kclient.spark.pipelines.layout import BY_DATE, ArchiveLayout
 from kclient.spark.pipelines.parquet_choices import ParquetChoices
 from kclient.spark.pipelines.receipts import FileReceipt, Tally
+from kclient.syncing import sync_all
 
 if TYPE_CHECKING:
     import pyarrow
@@ -208,7 +208,7 @@ class _Sink(io.RawIOBase):
 
     def finish(self) -> None:
         """Force the file to disk, and close it."""
-        os.fsync(self._file.fileno())
+        sync_all(self._file.fileno())
         self.close()
 
     def close(self) -> None:
