@@ -1,6 +1,6 @@
 """How files and directories are made durable, which is another call on macOS than elsewhere.
 
-There `fsync` hands the data to the drive, and leaves it in the drive's cache: only `F_FULLFSYNC` has the drive write it.
+There `fsync` hands the data to the drive, which keeps it in its cache: only `F_FULLFSYNC` has the drive write it.
 """
 
 from __future__ import annotations

@@ -16,6 +16,8 @@ Spark finds the source by itself where the package is installed for the driver a
 from __future__ import annotations
 
 import importlib
+import sys
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from kclient.errors import MissingExtraError
@@ -145,6 +147,27 @@ __all__ = [
     "stats",
 ]
 
+_REQUIRED = {
+    "anyio": "anyio",
+    "crc32c": "crc32c",
+    "snappy": "python-snappy",
+    "lz4": "lz4",
+    "zstandard": "zstandard",
+    "typing_extensions": "typing-extensions",
+}
+"""What every kclient needs, by the module's name and the package's."""
+
+
+def _check_interpreter() -> None:
+    # Spark's workers find kclient on a path that they share with the driver, and may run another Python than it.
+    for module, package in _REQUIRED.items():
+        if module not in sys.modules and find_spec(module) is None:
+            here = f"kclient.spark in {sys.executable}"
+            choice = "(PYSPARK_PYTHON or spark.pyspark.python names another Python for Spark's workers)"
+            raise MissingExtraError(package, "spark", f"{here} {choice}")
+
+
+_check_interpreter()
 
 if not TYPE_CHECKING:  # else the checkers would believe that every name exists
 

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import textwrap
 import threading
 from collections.abc import Iterator
@@ -128,6 +129,37 @@ def test_executors_that_do_not_share_the_folder(
     assert list((hidden / "archive/_kclient/manifests").iterdir()) == []
     assert second == "archived 50"
     assert archived(tmp_path / "shared") == expected(topic, range(50))
+
+
+@pytest.mark.parametrize(("package", "told"), [("crc32c", "needs the package crc32c"), ("kclient", "named 'kclient'")])
+def test_workers_whose_python_lacks_a_package(
+    gateway: str, topic: str, tmp_path: Path, package: str, told: str
+) -> None:
+    """As where they run the system's `python3`, and find kclient on the driver's path, or not at all."""
+    create(gateway, topic)
+    fill(gateway, topic, range(5))
+    script = "attempt(session('local[1]'), sys.argv[1], sys.argv[2], sys.argv[3])"
+    (line,) = run_script(
+        script, str(tmp_path / "out"), gateway, topic, PYSPARK_PYTHON=str(python_without(package, tmp_path))
+    )
+    assert line.startswith("ArchiveError Spark's workers run a Python that lacks a package: ")
+    assert told in line
+    assert "pip install 'htp-kclient[spark]'" in line
+    assert "spark.pyspark.python" in line
+
+
+def python_without(package: str, folder: Path) -> Path:
+    """An interpreter that has what this one has, but for a package."""
+    import kclient
+
+    packages, python = folder / "packages", folder / "python"
+    packages.mkdir()
+    for path in [*Path(sysconfig.get_path("purelib")).iterdir(), *Path(kclient.__file__).parents[1].glob("*kclient*")]:
+        if path.suffix != ".pth" and not path.name.startswith(package):
+            (packages / path.name).symlink_to(path)
+    python.write_text(f'#!/bin/sh\ncd / && PYTHONPATH="$PYTHONPATH:{packages}" exec {sys.executable} -S "$@"\n')
+    python.chmod(0o755)
+    return python
 
 
 SMALL_DISK = 'mount -t tmpfs -o size=1m tmpfs "$0" && exec "$@"'

@@ -120,3 +120,20 @@ def test_what_needs_spark_names_the_extra_where_it_is_missing() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "kclient.spark.register needs the package pyspark: pip install 'htp-kclient[spark]'\n"
+
+
+def test_a_python_that_lacks_what_kclient_needs_is_named_and_how_to_choose_another() -> None:
+    """Spark's workers find the package on the driver's path, and run what `python3` is."""
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", "import kclient.spark"],  # without the packages that are installed
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stderr.splitlines()[-1] == (
+        f"kclient.errors._local.MissingExtraError: kclient.spark in {sys.executable} (PYSPARK_PYTHON or "
+        "spark.pyspark.python names another Python for Spark's workers) needs the package anyio: "
+        "pip install 'htp-kclient[spark]'"
+    )

@@ -177,4 +177,15 @@ def _again(kind: str, text: str, failure: type[PipelineError]) -> KafkaError:
     if isinstance(known, type) and issubclass(known, KafkaError):
         with suppress(TypeError):
             return known(text)
+    if kind in ("ModuleNotFoundError", "MissingExtraError"):
+        return failure(f"Spark's workers run a Python that lacks a package: {text}{_remedy(text)}")
     return failure(f"a task failed: {kind}: {text}")
+
+
+def _remedy(text: str) -> str:
+    if "pip install" in text:
+        return ""
+    return (
+        "; pip install 'htp-kclient[spark]' for that Python, or name the one that has it (PYSPARK_PYTHON or "
+        "spark.pyspark.python)"
+    )

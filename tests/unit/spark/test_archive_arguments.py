@@ -151,6 +151,8 @@ Traceback (most recent call last):
 Caused by: java.io.IOException: something
 """
 
+POOR = "Spark's workers run a Python that lacks a package: "
+
 
 @pytest.mark.parametrize(
     ("raised", "kind", "text"),
@@ -160,6 +162,16 @@ Caused by: java.io.IOException: something
         ("kclient.errors._base.AuthenticationError: who are you", AuthenticationError, "who are you"),
         ("OSError: [Errno 28] No space", ArchiveError, "a task failed: OSError: [Errno 28] No space"),
         ("ValueError: odd", ArchiveError, "a task failed: ValueError: odd"),
+        (
+            "ModuleNotFoundError: No module named 'kclient'",
+            ArchiveError,
+            f"{POOR}No module named 'kclient'; pip install 'htp-kclient[spark]' for that Python, or name the one that",
+        ),
+        (
+            "kclient.errors._local.MissingExtraError: in python3: pip install 'htp-kclient[spark]'",
+            ArchiveError,
+            f"{POOR}in python3: pip install 'htp-kclient[spark]'",
+        ),
     ],
 )
 def test_what_a_task_raised_is_found_in_what_spark_says(raised: str, kind: type[KafkaError], text: str) -> None:
