@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import kclient
 from kclient.spark import ArchiveError, archive
 from tests.conftest import require_java
 from tests.spark.archives import archived, create, expected, fill, fill_many, staged
@@ -131,30 +132,31 @@ def test_executors_that_do_not_share_the_folder(
     assert archived(tmp_path / "shared") == expected(topic, range(50))
 
 
-@pytest.mark.parametrize(("package", "told"), [("crc32c", "needs the package crc32c"), ("kclient", "named 'kclient'")])
-def test_workers_whose_python_lacks_a_package(
-    gateway: str, topic: str, tmp_path: Path, package: str, told: str
-) -> None:
+def test_workers_whose_python_lacks_a_package(gateway: str, topic: str, tmp_path: Path) -> None:
     """As where they run the system's `python3`, and find kclient on the driver's path, or not at all."""
     create(gateway, topic)
     fill(gateway, topic, range(5))
-    script = "attempt(session('local[1]'), sys.argv[1], sys.argv[2], sys.argv[3])"
-    (line,) = run_script(
-        script, str(tmp_path / "out"), gateway, topic, PYSPARK_PYTHON=str(python_without(package, tmp_path))
-    )
-    assert line.startswith("ArchiveError Spark's workers run a Python that lacks a package: ")
-    assert told in line
-    assert "pip install 'htp-kclient[spark]'" in line
-    assert "spark.pyspark.python" in line
+    script = """
+        for python in sys.argv[4:]:
+            os.environ["PYSPARK_PYTHON"] = python
+            spark = session("local[1]")
+            attempt(spark, *sys.argv[1:4])
+            spark.stop()
+    """
+    pythons = [str(python_without(package, tmp_path / package)) for package in ("crc32c", "kclient")]
+    dependency, ours = run_script(script, str(tmp_path / "out"), gateway, topic, *pythons)
+    begin = "ArchiveError Spark's workers run a Python that lacks a package: "
+    assert dependency.startswith(f"{begin}kclient.spark in {sys.executable} (PYSPARK_PYTHON or spark.pyspark.python")
+    assert dependency.endswith("needs the package crc32c: pip install 'htp-kclient[spark]'")
+    assert ours.startswith(f"{begin}No module named 'kclient'; pip install 'htp-kclient[spark]' for that Python, or")
 
 
 def python_without(package: str, folder: Path) -> Path:
     """An interpreter that has what this one has, but for a package."""
-    import kclient
-
     packages, python = folder / "packages", folder / "python"
-    packages.mkdir()
-    for path in [*Path(sysconfig.get_path("purelib")).iterdir(), *Path(kclient.__file__).parents[1].glob("*kclient*")]:
+    packages.mkdir(parents=True)
+    ours = Path(kclient.__file__).parent
+    for path in [*Path(sysconfig.get_path("purelib")).iterdir(), ours]:
         if path.suffix != ".pth" and not path.name.startswith(package):
             (packages / path.name).symlink_to(path)
     python.write_text(f'#!/bin/sh\ncd / && PYTHONPATH="$PYTHONPATH:{packages}" exec {sys.executable} -S "$@"\n')
