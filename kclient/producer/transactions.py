@@ -219,6 +219,8 @@ class TransactionManager:
 
     def delivery_failed(self, batch: ProducerBatch, error: KafkaError) -> None:
         """A batch was given up."""
+        if isinstance(error, TransactionAbortedError) and not batch.has_sequence:
+            return  # it never left: nothing is missing, and nothing may come late
         if batch.has_sequence and self.version == V1:
             self._gap = True
         if kind_of(TransactionRequest.PRODUCE, error) in FATAL:

@@ -100,6 +100,21 @@ async def test_an_exception_in_the_block_aborts(bootstrap: str, made: str) -> No
     assert await values(bootstrap, made) == [b"sent"]
 
 
+async def test_an_abort_of_what_never_left_takes_no_epoch(bootstrap: str, made: str) -> None:
+    async with (
+        kclient.Producer(bootstrap_servers=bootstrap, transactional_id=made, linger_ms=10_000) as producer,
+        Admin(bootstrap_servers=bootstrap) as admin,
+    ):
+        await producer.init_transactions()
+        epochs = set[int]()
+        for _ in range(3):
+            await producer.begin_transaction()
+            await producer.send(made, b"unsent")
+            await producer.abort_transaction()
+            epochs.add((await admin.describe_transactions([made]))[made].producer_epoch)
+    assert epochs == {0}
+
+
 async def test_a_second_producer_fences_the_first(bootstrap: str, made: str) -> None:
     async with (
         kclient.Producer(bootstrap_servers=bootstrap, transactional_id=made) as first,

@@ -151,6 +151,24 @@ def test_one_that_cannot_bump_is_asked_all_the_same_where_a_batch_is_missing() -
     assert parts.manager.ended(version=V1, can_bump=False), "the request for it says why the producer cannot go on"
 
 
+def test_an_abort_needs_no_other_epoch_for_what_never_left() -> None:
+    """To ask for one is dangerous while brokers die: those before 4.0 forget the former, and refuse the repetition."""
+    parts = Transacting(V1)
+    parts.manager.begin()
+    parts.send(b"a", partition=0)
+    (request,) = parts.leave()
+    second = parts.send(b"b", partition=0)
+    parts.manager.abort()
+    parts.poll()
+    assert isinstance(second.batch.error, TransactionAbortedError)
+    parts.answer(request)
+    assert not parts.manager.ended(version=V1, can_bump=True)
+    parts.manager.begin()
+    parts.send(b"c", partition=0)
+    (request,) = parts.leave()
+    assert (only(request).producer_epoch, only(request).base_sequence) == (0, 1)
+
+
 @pytest.mark.parametrize("version", [V1, V2])
 def test_an_abort_gives_up_what_waits(version: int) -> None:
     parts = Transacting(version)
