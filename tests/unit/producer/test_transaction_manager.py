@@ -152,7 +152,7 @@ def test_one_that_cannot_bump_is_asked_all_the_same_where_a_batch_is_missing() -
 
 
 def test_an_abort_needs_no_other_epoch_for_what_never_left() -> None:
-    """To ask for one is dangerous while brokers die: the next coordinator knows of no former, and refuses the repetition."""
+    """To ask for one is dangerous while brokers die: the next coordinator does not know the former."""
     parts = Transacting(V1)
     parts.manager.begin()
     parts.send(b"a", partition=0)
