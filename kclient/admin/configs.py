@@ -145,7 +145,7 @@ class ConfigOperations(AdminBase):
 
         Raises:
             ClusterAuthorizationError: this user may not describe the cluster's settings.
-            UnsupportedVersionError: the broker cannot list these kinds (a gateway lists none).
+            UnsupportedVersionError: the broker cannot list these kinds.
             TypeError: these are not `ConfigResourceType`s.
             ValueError: one of them is UNKNOWN.
         """

@@ -28,6 +28,7 @@ from kclient.gateway.handing_over import HandOver
 from kclient.gateway.handlers._shares import ShareRequests
 from kclient.gateway.handlers.acls import CreateAclsHandler, DeleteAclsHandler, DescribeAclsHandler
 from kclient.gateway.handlers.cluster import DescribeClusterHandler, DescribeTopicPartitionsHandler
+from kclient.gateway.handlers.config_resources import ListConfigResourcesHandler
 from kclient.gateway.handlers.configs import AlterConfigsHandler, DescribeConfigsHandler, IncrementalAlterConfigsHandler
 from kclient.gateway.handlers.consumer_groups import ConsumerGroupDescribeHandler, ConsumerGroupHeartbeatHandler
 from kclient.gateway.handlers.features import UpdateFeaturesHandler
@@ -357,6 +358,7 @@ async def assemble(
             DescribeLogDirsHandler(log_dir, access, topics, partitions),
             AlterReplicaLogDirsHandler(log_dir, access, topics),
             DescribeConfigsHandler(identity.node_id, config, access, standing, group_configs),
+            ListConfigResourcesHandler(access, topics, leadership, group_configs),
             AlterConfigsHandler(identity.node_id, config, access, catalogue, dynamic, group_configs),
             IncrementalAlterConfigsHandler(identity.node_id, config, access, catalogue, dynamic, group_configs),
             UpdateFeaturesHandler(access, levels),

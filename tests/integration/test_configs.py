@@ -224,8 +224,23 @@ async def test_a_gateway_has_those_of_topics_and_its_own(gateway: str) -> None:
                 await admin.describe_configs([resource])
             with pytest.raises(InvalidRequestError, match="a gateway has no resources of type"):
                 await admin.alter_configs({resource: {"x": "1"}})
-        with pytest.raises(UnsupportedVersionError, match="LIST_CONFIG_RESOURCES"):
-            await admin.list_config_resources()
+
+
+async def test_a_gateway_lists_what_has_settings(gateway: str, name: str) -> None:
+    group, topic = ConfigResource(ConfigResourceType.GROUP, name), ConfigResource(ConfigResourceType.TOPIC, name)
+    async with Admin(bootstrap_servers=gateway) as admin:
+        await admin.create_topic(name, 1)
+        assert group not in await admin.list_config_resources()
+        await admin.alter_configs({group: {"consumer.session.timeout.ms": "50000"}})
+        (node,) = (await admin.describe_cluster()).nodes
+        broker = ConfigResource(ConfigResourceType.BROKER, str(node.id))
+        assert {group, topic, broker} <= set(await admin.list_config_resources())
+        assert await admin.list_config_resources([ConfigResourceType.BROKER]) == [broker]
+        assert group in await admin.list_config_resources([ConfigResourceType.GROUP])
+        kinds = [ConfigResourceType.BROKER_LOGGER, ConfigResourceType.CLIENT_METRICS]
+        assert await admin.list_config_resources(kinds) == []
+        await admin.alter_configs({group: {"consumer.session.timeout.ms": None}})
+        assert group not in await admin.list_config_resources([ConfigResourceType.GROUP])
 
 
 async def test_the_command(kafka: KafkaServer, admin: Admin, name: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -78,6 +78,10 @@ class GroupConfigs:
         """What was set for a group."""
         return self._set.get(group_id, {})
 
+    def names(self) -> list[str]:
+        """The groups for which something was set."""
+        return list(self._set)
+
     def apply_to(self, group_id: str, settings: GroupSettings) -> GroupSettings:
         """The settings of the broker for groups, with those of a group in place of them."""
         found = self._set.get(group_id)

@@ -361,6 +361,9 @@ CASES: dict[str, Case] = {
     "describe transactions": Case(
         lambda _: m.DescribeTransactionsRequest(transactional_ids=["x"]), 0, ((O.DESCRIBE, R.TRANSACTIONAL_ID, "x"),)
     ),
+    "list what has settings": Case(
+        lambda _: m.ListConfigResourcesRequest(resource_types=[]), 1, ((O.DESCRIBE_CONFIGS, *CLUSTER),)
+    ),
     "describe users": Case(
         lambda _: m.DescribeUserScramCredentialsRequest(users=None), 0, ((O.DESCRIBE, *CLUSTER),)
     ),
