@@ -26,9 +26,11 @@ from kclient.errors import (
     UnsupportedAssignorError,
     UnsupportedVersionError,
 )
+from kclient.protocol import messages as m
 from kclient.types import TopicPartition
 from tests.kafka_artifacts import KAFKA_4
 from tests.kafka_server import JavaTools, KafkaServer
+from tests.wire_session import until, wire_session
 
 pytestmark = pytest.mark.anyio
 
@@ -492,3 +494,24 @@ async def test_without_a_subscription(broker: str, admin: kclient.Admin, topic: 
         assert found is not None
         assert found.offset == 2
         assert consumer.group_metadata().generation_id == -1
+
+
+@ON_ASYNCIO
+async def test_who_says_later_what_it_reads_need_not_wait(broker: str, admin: kclient.Admin, topic: str) -> None:
+    """So does a Java client that reads by a pattern. Between two assignments there is a second, but not after none."""
+    async with wire_session(broker) as session:
+        await until(
+            lambda: session(m.FindCoordinatorRequest(coordinator_keys=[topic])),
+            lambda answer: answer.coordinators[0].error_code == 0,
+        )
+
+        def beat(epoch: int, *names: str) -> m.ConsumerGroupHeartbeatRequest:
+            return m.ConsumerGroupHeartbeatRequest(
+                group_id=topic, member_id="m", member_epoch=epoch, rebalance_timeout_ms=10_000,
+                subscribed_topic_names=list(names), topic_partitions=[],
+            )  # fmt: skip
+
+        joined = await until(lambda: session(beat(0)), lambda answer: answer.error_code == 0)
+        assert joined.assignment.topic_partitions == []
+        answer = await session(beat(joined.member_epoch, topic))
+        assert [each.partitions for each in answer.assignment.topic_partitions] == [[0, 1, 2, 3]]

@@ -241,7 +241,8 @@ class GroupProgress:
         if job is not self._job:
             return ()
         self._job = None
-        self._next_target = now + self._assignment_interval_ms / 1000
+        if self.members.partitions:  # a member that learns only now what its pattern stands for need not wait
+            self._next_target = now + self._assignment_interval_ms / 1000
         if targets is None:
             self._next_target = now + _AGAIN_S
             self._timers.schedule((_TARGET, ""), self._next_target)
