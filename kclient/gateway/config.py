@@ -40,6 +40,7 @@ value. What only a restart changes is given as a value."""
 # The sources of a value, numbered as DescribeConfigs numbers them (`DescribeConfigsResponse.ConfigSource`).
 SOURCE_TOPIC: Final = 1
 SOURCE_DYNAMIC_BROKER: Final = 2
+SOURCE_DYNAMIC_DEFAULT_BROKER: Final = 3
 SOURCE_STATIC_BROKER: Final = 4
 SOURCE_DEFAULT: Final = 5
 

@@ -14,7 +14,14 @@ from kclient.errors import (
     KafkaError,
 )
 from kclient.gateway.access import Access
-from kclient.gateway.config import SOURCE_DEFAULT, SOURCE_STATIC_BROKER, Origin, SettingOrigins
+from kclient.gateway.config import (
+    SOURCE_DEFAULT,
+    SOURCE_DYNAMIC_BROKER,
+    SOURCE_DYNAMIC_DEFAULT_BROKER,
+    SOURCE_STATIC_BROKER,
+    Origin,
+    SettingOrigins,
+)
 from kclient.gateway.contexts import ConnectionContext, RequestContext
 from kclient.gateway.dynamic_config import READ_ONLY, DynamicConfig, check_dynamic
 from kclient.gateway.error_codes import Role, put_error
@@ -163,7 +170,8 @@ class DescribeConfigsHandler(Handler):
             access.check_cluster(client, AclOperation.DESCRIBE_CONFIGS)
             _check_broker(self._node_id, resource.resource_name)
             for name, setting in BROKER_SETTINGS.items():
-                yield setting, list(origins.origins(name))
+                found = list(origins.origins(name))
+                yield setting, found if resource.resource_name else list(map(_of_all, found))
             for setting, tell in self._standing.told if resource.resource_name else ():  # of this one, not of all
                 if asked is None or setting.name in asked:
                     yield setting, [Origin(setting.name, tell(), SOURCE_STATIC_BROKER)]
@@ -174,6 +182,13 @@ class DescribeConfigsHandler(Handler):
                 yield setting, list(self._groups.origins(resource.resource_name, name))
         else:
             raise InvalidRequestError(f"a gateway has no resources of type {resource.resource_type}")
+
+
+def _of_all(origin: Origin) -> Origin:
+    """As it is told of the settings of all brokers: what was changed at one gateway holds at all of a store."""
+    if origin.source != SOURCE_DYNAMIC_BROKER:
+        return origin
+    return origin._replace(source=SOURCE_DYNAMIC_DEFAULT_BROKER)
 
 
 def _check_number(settings: Sized) -> None:
