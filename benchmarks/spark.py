@@ -7,33 +7,13 @@ with another PySpark it measures ours alone.
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from benchmarks.harness import alternating, console, kafka, report
 from kclient.sync import Admin, Producer
-from tests.kafka_artifacts import CACHE, ROOT
-
-CONNECTOR = {
-    "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
-    "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
-    "org.apache.kafka:kafka-clients:3.9.1",
-    "org.apache.commons:commons-pool2:2.12.1",
-}
-
-
-def connector_jars() -> list[Path]:
-    """The built-in connector and what it needs beyond Spark's own jars, resolved with Maven."""
-    folder = CACHE / "spark-kafka-4.2.0"
-    for coordinates in CONNECTOR:
-        group, artifact, version = coordinates.split(":")
-        if not (folder / f"{artifact}-{version}.jar").exists():
-            command = ["mvn", "-q", "-B", "dependency:copy", f"-Dartifact={group}:{artifact}:{version}"]
-            subprocess.run([*command, f"-DoutputDirectory={folder}"], check=True, cwd=ROOT)
-    return sorted(folder.glob("*.jar"))
+from tests.kafka_artifacts import spark_connector_jars
 
 
 def main(records: int = 4_000_000) -> None:
@@ -44,7 +24,7 @@ def main(records: int = 4_000_000) -> None:
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     with_connector = pyspark.__version__.startswith("4.2.")
     if with_connector:
-        builder = builder.config("spark.jars", ",".join(map(str, connector_jars())))
+        builder = builder.config("spark.jars", ",".join(map(str, spark_connector_jars())))
     with kafka() as server:
         with Admin(bootstrap_servers=server.bootstrap) as admin:
             admin.create_topic("bench", partitions=4)

@@ -12,6 +12,15 @@ CLIENTS_OF_OLD = ("0.9.0.1", "0.10.2.2")
 """Java clients that know message format v0 alone, and v1."""
 ROCKSDB = {KAFKA_4: "10.1.3", KAFKA_3: "7.9.2"}
 """The release of RocksDB that Kafka Streams of each Kafka was published with."""
+LOG4J = {KAFKA_4: "2.25.4"}
+"""The release of Log4j that is among the jars of each Kafka."""
+SPARK_CONNECTOR = (
+    "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
+    "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
+    "org.apache.kafka:kafka-clients:3.9.1",
+    "org.apache.commons:commons-pool2:2.12.1",
+)
+"""Spark's own connector, the newest that is released, and what it needs beyond Spark's own jars."""
 
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = Path(os.environ.get("KCLIENT_TEST_CACHE", ROOT / ".cache"))
@@ -34,6 +43,13 @@ def streams_jars(version: str) -> Path:
     )
 
 
+def connect_jars(version: str) -> Path:
+    """The folder with Connect's file connectors and MirrorMaker of that release; the rest is in `kafka_jars`."""
+    return _resolved(
+        CACHE / "connect" / version, "connect.xml", {"kafka.version": version, "log4j.version": LOG4J[version]}
+    )
+
+
 def client_jars(version: str) -> Path:
     """The folder with the Java client of that release, and what it needs."""
     return _resolved(CACHE / "clients" / version, "clients.xml", {"kafka.version": version})
@@ -50,6 +66,17 @@ def _resolved(folder: Path, project: str, versions: dict[str, str]) -> Path:
                 _copy_dependencies(project, versions, folder)
                 done.touch()
     return folder
+
+
+def spark_connector_jars() -> list[Path]:
+    """The jars of `SPARK_CONNECTOR`, resolved with Maven when they are not there yet."""
+    folder = CACHE / "spark-kafka-4.2.0"
+    for coordinates in SPARK_CONNECTOR:
+        group, artifact, version = coordinates.split(":")
+        if not (folder / f"{artifact}-{version}.jar").exists():
+            command = ["mvn", "-q", "-B", "dependency:copy", f"-Dartifact={group}:{artifact}:{version}"]
+            subprocess.run([*command, f"-DoutputDirectory={folder}"], check=True, cwd=ROOT)
+    return sorted(folder.glob("*.jar"))
 
 
 def kafka_clients_jar(version: str) -> Path:
