@@ -13,7 +13,7 @@ import pytest
 
 from tests.kafka_artifacts import CACHE
 
-pytestmark = [pytest.mark.foreign, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.foreign, pytest.mark.long, pytest.mark.timeout(150)]
 
 VERSION = "2.2.4"
 PROGRAM = Path(__file__).parent.parent / "js" / "kafkajs_client.js"
