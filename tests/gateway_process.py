@@ -13,7 +13,16 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from kclient.sync import Admin
 from tests.kafka_server import QUICK_GROUPS
+
+
+def wait_for_gateways(admin: Admin, number: int, seconds: float = 30) -> None:
+    """Until the gateway that an admin client asks has heard of so many on its store, itself included."""
+    until = time.monotonic() + seconds
+    while len(nodes := admin.describe_cluster().nodes) != number:
+        assert time.monotonic() < until, nodes
+        time.sleep(0.05)
 
 
 class GatewayProcess:

@@ -23,7 +23,7 @@ from kclient.admin import (
 )
 from kclient.cli.app import run
 from kclient.errors import ClusterAuthorizationError
-from tests.gateway_process import GatewayProcess
+from tests.gateway_process import GatewayProcess, wait_for_gateways
 
 pytestmark = pytest.mark.foreign
 
@@ -174,7 +174,7 @@ def test_gateways_whose_listeners_are_all_locked_reach_one_another(tmp_path: Pat
         process.start()
     try:
         with kclient.sync.Admin(settings("admin", processes[0])) as admin:
-            assert len(admin.describe_cluster().nodes) == 2
+            wait_for_gateways(admin, 2)
             admin.create_topics([NewTopic(topic, 8)])
             alice = UserScramCredentialUpsertion(
                 user="alice", mechanism=ScramMechanism.SCRAM_SHA_256, password=PASSWORD

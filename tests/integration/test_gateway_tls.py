@@ -16,7 +16,7 @@ import kclient.sync
 from kclient.admin import NewTopic, ScramMechanism, UserScramCredentialUpsertion
 from tests.certificates import Identity
 from tests.conftest import require_java
-from tests.gateway_process import GatewayProcess
+from tests.gateway_process import GatewayProcess, wait_for_gateways
 from tests.gateway_tls import (
     PASSWORD,
     alice,
@@ -221,7 +221,7 @@ def test_gateways_whose_listeners_all_encrypt_reach_one_another(tmp_path: Path, 
     settings = client_settings({"SSL": processes[0].bootstrap}, "SSL")
     try:
         with kclient.sync.Admin(settings) as admin:
-            assert len(admin.describe_cluster().nodes) == 2
+            wait_for_gateways(admin, 2)
             admin.create_topics([NewTopic(topic, 8)])
         with kclient.sync.Producer({**settings, "transactional.id": topic}) as producer:
             producer.init_transactions()
