@@ -14,6 +14,8 @@ from kclient.records._implementation import choose
 from kclient.records.arguments import MAX_BATCH_SIZE
 from kclient.records.arrow import ArrowChunk, ArrowDecoder, arrow_schema
 from kclient.records.arrow_source import ArrowEncoder, record_columns
+from kclient.records.batch_compaction import BatchCompactor
+from kclient.records.batch_compaction import emptied_batch as emptied_batch  # for the gateway, as what is kept is
 from kclient.records.batch_header import CURRENT_MAGIC, HEADER_SIZE, BatchHeader, CompressionType
 from kclient.records.checksum import crc32c
 from kclient.records.compression import DEFAULT_MAX_DECOMPRESSED, check_level
@@ -46,14 +48,17 @@ if TYPE_CHECKING:
         partition_for_key,
     )
     from kclient.records._interpreted import EnvelopedBatches as EnvelopedBatches  # for the gateway, as those below
+    from kclient.records._interpreted import KeyOffsets as KeyOffsets
     from kclient.records._interpreted import RecordScan as RecordScan
     from kclient.records._interpreted import count_deliveries as count_deliveries  # for share consumers
     from kclient.records._interpreted import gather_batches as gather_batches
+    from kclient.records._interpreted import surviving_records as surviving_records
 else:
     Appender = _chosen.Appender
     BatchBuilder = _chosen.BatchBuilder
     ConsumerRecord = _chosen.ConsumerRecord
     EnvelopedBatches = _chosen.EnvelopedBatches
+    KeyOffsets = _chosen.KeyOffsets
     LazyDelivery = _chosen.LazyDelivery
     RecordScan = _chosen.RecordScan
     RecordSource = _chosen.RecordSource
@@ -63,6 +68,7 @@ else:
     gather_batches = _chosen.gather_batches
     murmur2 = _chosen.murmur2
     partition_for_key = _chosen.partition_for_key
+    surviving_records = _chosen.surviving_records
 
 _reader = RecordReader(_chosen)
 decode_records: Final = _reader.decode_records
@@ -73,6 +79,10 @@ _columns = ArrowDecoder(_chosen)
 decode_arrow: Final = _columns.decode_arrow
 decode_arrow_some: Final = _columns.decode_arrow_some
 encode_arrow: Final = ArrowEncoder(BatchBuilder).encode_arrow
+_compactor = BatchCompactor(_chosen)
+compact_batch: Final = _compactor.compact_batch
+marker_until: Final = _compactor.marker_until
+note_keys: Final = _compactor.note_keys
 _converter = RecordConverter(_chosen)
 batch_of_sent: Final = _converter.batch_of_sent
 down_convert: Final = _converter.down_convert

@@ -28,10 +28,11 @@ from cpython.pythread cimport (
 from cpython.tuple cimport PyTuple_CheckExact, PyTuple_GET_SIZE
 from cpython.unicode cimport PyUnicode_AsUTF8String, PyUnicode_CheckExact, PyUnicode_DecodeUTF8
 from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN, int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport free, realloc
+from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcpy
 
 from array import array
+from secrets import token_bytes
 
 from kclient.records.arguments import (
     MAX_BATCH_SIZE,
@@ -77,7 +78,7 @@ from kclient.records.batch_header import (
     write_header,
 )
 from kclient.records.compression import check_compression, check_level, compress
-from kclient.records.contract import Appended, Columns
+from kclient.records.contract import Appended, Columns, Survivors
 from kclient.records.corruption import deserialization_error, record_error
 from kclient.records.envelope_layout import check_first, check_layout, check_numbers, check_target, not_there
 from kclient.records.restoring import restore_record
@@ -170,3 +171,4 @@ include "_cython/columns.pxi"
 include "_cython/scanning.pxi"
 include "_cython/hashing.pxi"
 include "_cython/envelopes.pxi"
+include "_cython/compaction.pxi"

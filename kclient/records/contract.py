@@ -105,6 +105,19 @@ class Destinations(NamedTuple):
     """The partition of each row, int32 in native byte order, -1 for the partitioner's choice; None for that of all."""
 
 
+class Survivors(NamedTuple):
+    """What a compaction keeps of the records of a batch."""
+
+    kept: int
+    """How many."""
+    records: bytes | None
+    """They themselves; None where all are kept as they are."""
+    max_timestamp: int
+    """The greatest timestamp of them, as they carry it; -1 if there are none."""
+    restamped: bool
+    """Whether their timestamps are counted from the horizon."""
+
+
 Appended: TypeAlias = tuple[list[Any], list[int], bytes]
 """Rows that were appended: their batches, the index of the first one in each, and for each row which batch it is in.
 
@@ -312,6 +325,23 @@ class EnvelopedBatchesType(Protocol):
     ) -> tuple[int, int]: ...
 
 
+class KeyOffsetsType(Protocol):
+    """The last offset of each key; the docstrings are those of the implementations."""
+
+    def __init__(self, slots: int) -> None: ...
+    @property
+    def slots(self) -> int: ...
+    @property
+    def most(self) -> int: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def end(self) -> int: ...
+    def note(self, payload: Buffer, header: BatchHeader, start: int) -> bool: ...
+    def passed(self, end: int) -> None: ...
+    def superseded(self, key: bytes, offset: int) -> bool: ...
+
+
 class ParseRecords(Protocol):
     """Reads the records of one batch."""
 
@@ -356,6 +386,7 @@ class Implementation(Protocol):
     ColumnBuilder: type[ColumnBuilderType]
     ConsumerRecord: type[ConsumerRecordType]
     EnvelopedBatches: type[EnvelopedBatchesType]
+    KeyOffsets: type[KeyOffsetsType]
     LazyDelivery: type[LazyDeliveryType]
     RecordScan: type[RecordScanType]
     RecordSource: type[RecordSourceType]
@@ -371,6 +402,8 @@ class Implementation(Protocol):
     def made_record(self) -> Callable[..., ConsumerRecordType]: ...
     @property
     def parse_records(self) -> ParseRecords: ...
+    @property
+    def surviving_records(self) -> Callable[[Buffer, BatchHeader, Any, bool, int | None], Survivors]: ...
     @property
     def fnv1a(self) -> Callable[[Buffer], int]: ...
     @property

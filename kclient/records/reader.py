@@ -32,7 +32,7 @@ UNOPENED: Final = memoryview(b"")
 """The payload of a batch that was not to be opened."""
 
 
-def _read_payload(
+def read_payload(
     view: memoryview,
     position: int,
     header: BatchHeader,
@@ -282,8 +282,8 @@ class RecordReader:
             header = check_batch(view)
             if not header.is_control:
                 return None
-            payload = _read_payload(view, 0, header, max_decompressed)
-            records = _control_records(payload, header, 0, self._implementation)
+            payload = read_payload(view, 0, header, max_decompressed)
+            records = read_control_records(payload, header, 0, self._implementation)
         return decode_end_marker(records[0].key, records[0].value) if records else None
 
 
@@ -382,7 +382,7 @@ def open_batches(
                 check_crc(view, position, header)
             if header.is_control:
                 if hidden is not None:
-                    payload = _read_payload(view, position, header, max_decompressed)
+                    payload = read_payload(view, position, header, max_decompressed)
                     hidden.end(header, _control_type(payload, header, position, implementation))
                 yield position, header, None
             elif (hidden is not None and hidden.hides(header)) or header.last_offset < start:
@@ -390,7 +390,7 @@ def open_batches(
             elif opens is not None and not opens(header):
                 yield position, header, UNOPENED
             else:
-                yield position, header, _read_payload(view, position, header, max_decompressed)
+                yield position, header, read_payload(view, position, header, max_decompressed)
             if header.last_offset >= end - 1:
                 break
             position += header.length
@@ -403,13 +403,15 @@ def open_batches(
 
 
 def _control_type(payload: Buffer, header: BatchHeader, position: int, implementation: Implementation) -> int:
-    records = _control_records(payload, header, position, implementation)
+    records = read_control_records(payload, header, position, implementation)
     if not records:
         return -1  # compaction removed the marker and left the batch
     return decode_control_type(records[0].key)
 
 
-def _control_records(payload: Buffer, header: BatchHeader, position: int, implementation: Implementation) -> list[Any]:
+def read_control_records(
+    payload: Buffer, header: BatchHeader, position: int, implementation: Implementation
+) -> list[Any]:
     records: list[Any] = []
     implementation.parse_records(payload, header, position, "", -1, 0, END_OF_OFFSETS, None, None, records)
     return records

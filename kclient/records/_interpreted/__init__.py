@@ -10,6 +10,8 @@ from kclient.records._interpreted.appender import Appender as Appender
 from kclient.records._interpreted.appender import TopicSlots as TopicSlots
 from kclient.records._interpreted.builder import BatchBuilder as BatchBuilder
 from kclient.records._interpreted.columns import ColumnBuilder as ColumnBuilder
+from kclient.records._interpreted.compaction import KeyOffsets as KeyOffsets
+from kclient.records._interpreted.compaction import surviving_records as surviving_records
 from kclient.records._interpreted.envelopes import EnvelopedBatches as EnvelopedBatches
 from kclient.records._interpreted.envelopes import gather_batches as gather_batches
 from kclient.records._interpreted.hashing import fnv1a as fnv1a

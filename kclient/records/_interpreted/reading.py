@@ -74,6 +74,11 @@ class RecordCursor:
         self.headers_at = 0
         self.headers_count = 0
 
+    @property
+    def position(self) -> int:
+        """Where the next record begins."""
+        return self._position
+
     def move(self, position: int) -> None:
         """Go to the record that begins there."""
         self._position = position

@@ -12,6 +12,7 @@ import kclient.records
 from kclient.records._implementation import load
 from kclient.records.arrow import ArrowDecoder
 from kclient.records.arrow_source import ArrowEncoder
+from kclient.records.batch_compaction import BatchCompactor
 from kclient.records.conversion import RecordConverter
 from kclient.records.reader import RecordReader
 
@@ -31,6 +32,10 @@ class Face:
         self.decode_arrow = columns.decode_arrow
         self.decode_arrow_some = columns.decode_arrow_some
         self.encode_arrow = ArrowEncoder(self.module.BatchBuilder).encode_arrow
+        compactor = BatchCompactor(self.module)
+        self.compact_batch = compactor.compact_batch
+        self.marker_until = compactor.marker_until
+        self.note_keys = compactor.note_keys
         converter = RecordConverter(self.module)
         self.down_convert = converter.down_convert
         self.up_convert = converter.up_convert

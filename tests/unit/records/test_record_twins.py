@@ -22,6 +22,7 @@ NAMES = [
     "ColumnBuilder",
     "ConsumerRecord",
     "EnvelopedBatches",
+    "KeyOffsets",
     "LazyDelivery",
     "TopicSlots",
     "fnv1a",
@@ -30,6 +31,7 @@ NAMES = [
     "murmur2",
     "parse_records",
     "partition_for_key",
+    "surviving_records",
 ]
 
 
@@ -144,6 +146,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
         "headers": [], "leader_epoch": 1, "delivery_count": 2,
     },
     "EnvelopedBatches": {"messages": b"", "first": 0, "layout": EnvelopeLayout(24, 1, 0, 4, 8, 12)},
+    "KeyOffsets": {"slots": 2},
     "LazyDelivery": {"batch": 1, "index": 2},
     "TopicSlots": {},
 }  # fmt: skip
