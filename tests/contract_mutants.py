@@ -54,6 +54,8 @@ _acquire = MemoryManager.acquire
 _scan = MemoryManager.scan
 _bind = MemoryManager.bind
 _find = MemoryLog.find_by_timestamp
+_fill = MemoryLog.fill
+_replace = MemoryLog.replace
 
 
 def forgets_fences(self: Any) -> None:
@@ -61,6 +63,18 @@ def forgets_fences(self: Any) -> None:
     for log in self._state.logs.values():
         log.epoch = -1
     _shut(self)
+
+
+def keeps_what_was_replaced(self: Any, segment: Any) -> None:
+    before = list(self._segments)
+    _replace(self, segment)
+    self._segments[:] = before
+
+
+def shows_what_was_not_committed(self: Any, segment: Any, messages: Any) -> None:
+    _fill(self, segment, messages)
+    number = self._closed(segment.base)
+    self._segments[number] = segment.replaces = segment
 
 
 def lets_old_leaders_write(self: Any) -> MemoryLog:
@@ -249,6 +263,8 @@ MUTANTS = {
         (MemoryBroker, "shut", goes_on_once_closed, "epochs"),
         (MemoryLog, "find_by_timestamp", finds_what_is_newer_only, "segments"),
         (FaultyTopic, "send_nowait", keeps_what_it_refused, "faults"),
+        (MemoryLog, "replace", keeps_what_was_replaced, "rewriting"),
+        (MemoryLog, "fill", shows_what_was_not_committed, "rewriting"),
     )
 }
 

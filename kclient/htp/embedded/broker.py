@@ -22,7 +22,7 @@ from kclient.htp.embedded.services import Services
 from kclient.htp.embedded.shard import called
 from kclient.htp.embedded.threads import DiskThreads
 from kclient.htp.embedded.topic import EmbeddedTopic
-from kclient.htp.errors import StorageError, StoreClosedError, UnknownTopicError
+from kclient.htp.errors import PositionError, StorageError, StoreClosedError, UnknownTopicError
 from kclient.htp.port import (
     CAP_DURABLE,
     CAP_EXCLUSIVE,
@@ -31,6 +31,7 @@ from kclient.htp.port import (
     CAP_NOWAIT,
     CAP_ORDINAL_POSITIONS,
     CAP_POSITIONS,
+    CAP_REWRITE,
     CAP_SEGMENTS,
     CAP_SHARED,
     Framing,
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from kclient.htp.embedded.ends import Ends
     from kclient.htp.embedded.files import Files
     from kclient.htp.embedded.manager import SqliteManager
+    from kclient.htp.embedded.rewriting import SegmentRewriting
     from kclient.htp.embedded.shard import Shard
     from kclient.htp.embedded.shared import SharedByBrokers
     from kclient.htp.embedded.watermark import Watermark
@@ -79,6 +81,7 @@ class EmbeddedBroker:
             CAP_NOWAIT,
             CAP_FIND_BY_TIMESTAMP,
             CAP_SEGMENTS,
+            CAP_REWRITE,
             CAP_FENCED_SENDS,
             CAP_EXCLUSIVE,
             CAP_SHARED,
@@ -379,7 +382,7 @@ class EmbeddedBroker:
         return sealed
 
     def _hold(self, place: Place, epoch: int, log: TopicLog) -> EmbeddedTopic:
-        topic = EmbeddedTopic(place, epoch, log, self._files, self._threads, self._close, self._trim)
+        topic = EmbeddedTopic(place, epoch, log, self._files, self._threads, self._close, self._trim, self._replace)
         self._held[place.incarnation] = topic
         self._newest[place.topic] = place
         return topic
@@ -524,6 +527,28 @@ class EmbeddedBroker:
             if start > log.start:
                 await to_the_end(self._cut, topic, log, start)
             return log.start
+
+    # --- rewriting ---
+
+    async def _replace(self, topic: EmbeddedTopic, rewriting: SegmentRewriting) -> None:
+        async with self._locks.hold(topic.place.topic):  # not while it is trimmed, given up or deleted
+            while not rewriting.at_hand(self._liveness):
+                topic.use()
+                await self._liveness.answered()
+            await to_the_end(self._swap, topic.use(), rewriting)
+
+    async def _swap(self, log: TopicLog, rewriting: SegmentRewriting) -> None:
+        old, open_files = rewriting.old, self._services.open_files
+        if not log.replaceable(old, rewriting.size):
+            raise PositionError(f"{log.name} was changed at {old.base} meanwhile", start=log.start, end=log.end)
+        open_files.pin(old.handle)  # who reads it goes on there, and nobody opens the other one by its name
+        try:
+            await self._threads.run(self._syncer.chores_done())
+            await self._threads.run(rewriting.swap_files)
+            log.replace(old, rewriting.segment())
+        finally:
+            open_files.unpin(old.handle)
+        await self._threads.run(rewriting.settle_files)
 
     async def _cut(self, topic: EmbeddedTopic, log: TopicLog, start: int) -> None:
         await self._decided(log)

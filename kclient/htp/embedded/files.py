@@ -56,6 +56,11 @@ class SyncPoint(Enum):
     """Messages that a process wrote and did not live to sync: they are visible after recovery, so they must stay."""
     RECOVERED_ENTRIES = "recovered entries"
     """The entries of the segments that such a process created."""
+    REWRITTEN = "rewritten"
+    """The messages that are to take the place of a segment's: without it neither those nor these are there."""
+    REWRITTEN_ENTRY = "rewritten entry"
+    """That they have taken it: without it what was left out of them comes back. And, before that, that the index of the
+    old segment is gone, which must not be taken for that of the new one."""
     EVERYTHING = "everything"
     """The whole file system at once (`syncfs`), in place of MESSAGES, SEALED and SEGMENT of many topics."""
 
@@ -149,6 +154,10 @@ class Files:
     def modified_ms(self, fd: int) -> int:
         """When a file was last written, milliseconds since the epoch."""
         return os.fstat(fd).st_mtime_ns // 1_000_000
+
+    def set_modified_ms(self, fd: int, modified_ms: int) -> None:
+        """Say that a file was last written at a time, milliseconds since the epoch."""
+        os.utime(fd, ns=(modified_ms * 1_000_000, modified_ms * 1_000_000))
 
     def write(self, fd: int, buffers: Sequence[Buffer], position: int) -> None:
         """Write all the buffers, one after the other, from `position` on. On an error some may be written."""

@@ -169,6 +169,10 @@ class TopicLog:
         """The file of the segment that begins with an ordinal."""
         return next(segment.path for segment in self._segments if segment.base == base)
 
+    def segment_of(self, base: int) -> Segment | None:
+        """The segment that is named by an ordinal."""
+        return next((segment for segment in self._segments if segment.base == base), None)
+
     def checkpoint(self, *, trusted: bool = True) -> SyncCheckpoint:
         """What is known to be durable now.
 
@@ -485,6 +489,29 @@ class TopicLog:
             for path in (segment.path, segment.index_path):
                 self.services.syncer.chore(partial(self._files.remove, path))
         self.services.syncer.chore(partial(sweep_set_aside, self._files, self.directory))
+
+    # --- rewriting ---
+
+    def replaceable(self, segment: Segment, size: int = 0) -> bool:
+        """Whether a file of so many bytes may take the place of a segment's.
+
+        It is closed and synced then, has not been trimmed, and no limit is in the way: that would cut the other one.
+        """
+        return (
+            segment in self._segments[:-1]
+            and segment.size > 0
+            and segment not in self.unsynced
+            and segment is not self._synced.segment
+            and size <= self._limits.get(segment.base, size)
+        )
+
+    def replace(self, segment: Segment, other: Segment) -> None:
+        """Another segment has taken the place of one, under the same name."""
+        self._segments[self._segments.index(segment)] = other
+        self.services.indexes.forget(segment)
+        self.services.indexes.count(other)
+        segment.replaced = True
+        self.services.open_files.remove(segment.handle)
 
     def abandon(self, reason: str) -> None:
         """Whatever waits for a sync hears that there will be none; the log is not used any more."""

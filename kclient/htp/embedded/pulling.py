@@ -24,6 +24,10 @@ T = TypeVar("T")
 _CURSORS: Final = 64
 
 
+class SegmentReplacedError(Exception):
+    """A segment was replaced by another one before it could be read; never leaves this package."""
+
+
 class Cursors:
     """Where readers went on last: who reads on from there needs no index. Only for the event loop's thread."""
 
@@ -89,6 +93,8 @@ class SegmentRequest(ABC, Generic[T]):
         await self._log.services.liveness.answered()
 
     def __enter__(self) -> None:
+        if self._segment.replaced and self._segment.handle.fd < 0:
+            raise SegmentReplacedError
         try:
             self._fd = self._log.services.open_files.pin(self._segment.handle)
         except OSError as error:

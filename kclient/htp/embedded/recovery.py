@@ -258,10 +258,10 @@ class _Recovery:
             self._directory, begin, end - 1,
         )  # fmt: skip
 
-    def _segment(self, fd: int, base: int, size: int) -> Segment:
+    def _segment(self, fd: int, base: int, size: int, *, closed: bool) -> Segment:
         segment = Segment.empty(self._directory, base, self._interval)
         index = SegmentIndex.load(self._files.load(segment.index_path), base, self._interval, size)
-        if index is not None:
+        if index is not None and (not closed or self._goes_with(fd, index, size)):
             segment.index = index
             segment.sound = index.covered
         segment.exists = True
@@ -270,12 +270,22 @@ class _Recovery:
         segment.created = time.monotonic() - age
         return segment
 
+    def _goes_with(self, fd: int, index: SegmentIndex, size: int) -> bool:
+        """Whether the index of a closed segment may be of this file: what it does not cover begins with what is due.
+
+        A backup may have taken the index of a segment before that was rewritten, and the segment afterwards.
+        """
+        if index.covered == size:
+            return True
+        due = next(scan(partial(_read, self._files, fd), self._framing, index.covered, size, index.covered), None)
+        return due is not None and due.first >= index.next
+
     def _open_sealed(self, base: int, bound: int) -> Segment:
         """A segment before the checkpoint: its index tells all, and is made again if it cannot be used."""
         fd = self._open(base)
         try:
             size = self._limited(fd, base)
-            segment = self._segment(fd, base, size)
+            segment = self._segment(fd, base, size, closed=True)
             self._extend(fd, segment, size, bound, verify_from=size)
             if segment.size == size:
                 if self._dense and segment.next < bound and not self._is_whole(segment):
@@ -296,7 +306,7 @@ class _Recovery:
         try:
             size = self._limited(fd, base)
             verify_from = self._checkpoint.position if base == self._checkpoint.segment else 0
-            segment = self._segment(fd, base, size)
+            segment = self._segment(fd, base, size, closed=bound is not None)
             if segment.size > verify_from:
                 # the index file was written before the messages were synced: it proves nothing about them
                 segment.index = SegmentIndex(base, self._interval)

@@ -44,6 +44,8 @@ class Segment:
     """When it was begun, on the monotonic clock."""
     counted: int = 0
     """Bytes of memory for which it was counted last."""
+    replaced: bool = False
+    """Whether another one has taken its place: who opens its file finds the other's messages."""
 
     def __post_init__(self) -> None:
         self.handle = Handle(self.path)

@@ -164,6 +164,16 @@ class Syncer:
         except RuntimeError as error:  # no thread can be started
             _not_done(error)
 
+    def chores_done(self) -> Callable[[], object]:
+        """What waits, in another thread, until all chores are done that were asked for so far."""
+        if self._chores is None:
+            return lambda: None
+        try:
+            return self._chores.submit(lambda: None).result
+        except RuntimeError as error:  # no thread can be started, nor could one for those before
+            _not_done(error)
+            return lambda: None
+
     def stop(self) -> None:
         """Finish what waits, and end; blocks until the thread has ended."""
         with self._wake:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import anyio.lowlevel
 
+from kclient.htp.embedded.pulling import SegmentReplacedError
+from kclient.htp.embedded.rewriting import SegmentRewriting
+from kclient.htp.errors import PositionError
 from kclient.htp.port import Found, Place, Pulled, SegmentInfo, TopicSettings, TopicStatus
 
 if TYPE_CHECKING:
@@ -31,6 +36,7 @@ class EmbeddedTopic:
         threads: Wait for the disk.
         closing: Closes this; the broker's.
         trimming: Trims the log of this; the broker's.
+        replacing: Has a segment of it replaced; the broker's.
     """
 
     __slots__ = (
@@ -39,6 +45,7 @@ class EmbeddedTopic:
         "_log",
         "_reader",
         "_refusal",
+        "_replacing",
         "_threads",
         "_trimming",
         "epoch",
@@ -54,6 +61,7 @@ class EmbeddedTopic:
         threads: DiskThreads,
         closing: Callable[[EmbeddedTopic], Awaitable[None]],
         trimming: Callable[[EmbeddedTopic, int], Awaitable[int]],
+        replacing: Callable[[EmbeddedTopic, SegmentRewriting], Coroutine[Any, Any, None]],
     ) -> None:
         self.place: Place = place
         self.epoch: int = epoch
@@ -64,6 +72,7 @@ class EmbeddedTopic:
         self._threads = threads
         self._closing = closing
         self._trimming = trimming
+        self._replacing = replacing
 
     def use(self) -> TopicLog:
         """The log. Raises why it may not be used any more."""
@@ -116,26 +125,31 @@ class EmbeddedTopic:
         pulled = reader.pull_cached(position, max_bytes, max_messages)
         if pulled is not None:
             return pulled
-        for request in reader.requests(position, max_bytes, max_messages):
-            await self._at_hand(request)
-            with request:
-                pulled = await self._threads.run(request.run, self._files.read)
-            self.use()  # it may have ended meanwhile
-            if pulled is not None:
-                return pulled
-        return Pulled(b"", position, position - 1)
+        while True:
+            with suppress(SegmentReplacedError):
+                for request in reader.requests(position, max_bytes, max_messages):
+                    await self._at_hand(request)
+                    with request:
+                        pulled = await self._threads.run(request.run, self._files.read)
+                    self.use()  # it may have ended meanwhile
+                    if pulled is not None:
+                        return pulled
+                return Pulled(b"", position, position - 1)
 
     async def find_by_timestamp(self, timestamp: int, *, start: int = 0) -> Found | None:
         """The first visible message with a timestamp not below the given one."""
         await anyio.lowlevel.checkpoint()
-        for request in (self._reader or self._refuse()).searches(timestamp, start):
-            await self._at_hand(request)
-            with request:
-                found = await self._threads.run(request.run, self._files.read)
-            self.use()
-            if found is not None:
-                return found
-        return None
+        reader = self._reader or self._refuse()
+        while True:
+            with suppress(SegmentReplacedError):
+                for request in reader.searches(timestamp, start):
+                    await self._at_hand(request)
+                    with request:
+                        found = await self._threads.run(request.run, self._files.read)
+                    self.use()
+                    if found is not None:
+                        return found
+                return None
 
     async def _at_hand(self, request: PullRequest | SearchRequest) -> None:
         """Until a request may be entered, which opens its file in the event loop."""
@@ -167,3 +181,14 @@ class EmbeddedTopic:
     async def trim(self, before: int) -> int:
         """Drop whole segments that lie before a position."""
         return await self._trimming(self, before)
+
+    async def rewrite(self, first: int) -> SegmentRewriting:
+        """Have other messages take the place of those of a closed segment."""
+        await anyio.lowlevel.checkpoint()
+        log = self.use()
+        segment = log.segment_of(first)
+        if segment is None or not log.replaceable(segment):
+            raise PositionError(
+                f"{log.name} has no segment at {first} that is closed and synced", start=log.start, end=log.end
+            )
+        return SegmentRewriting(self.use, segment, self._files, self._threads, partial(self._replacing, self))

@@ -15,6 +15,7 @@ from kclient.htp.port import (
     CAP_NOWAIT,
     CAP_ORDINAL_POSITIONS,
     CAP_POSITIONS,
+    CAP_REWRITE,
     CAP_SEGMENTS,
     CAP_SHARED,
     Framing,
@@ -40,6 +41,7 @@ class MemoryBroker:
             CAP_NOWAIT,
             CAP_FIND_BY_TIMESTAMP,
             CAP_SEGMENTS,
+            CAP_REWRITE,
             CAP_FENCED_SENDS,
             CAP_SHARED,
         }

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 from kclient.errors import IllegalStateError
 from kclient.htp.appending import inspect_all
 from kclient.htp.brokers import check_enough
-from kclient.htp.errors import FencedError, PositionError, StoreClosedError, UnknownTopicError
+from kclient.htp.errors import FencedError, OrderError, PositionError, StoreClosedError, UnknownTopicError
 from kclient.htp.framings import check_framing
 from kclient.htp.memory.changes import MemoryChanges
 from kclient.htp.port import (
     Found,
     Framing,
     LeaseInfo,
+    MessageInfo,
     Place,
     Pulled,
     SegmentInfo,
@@ -190,7 +191,7 @@ class MemoryState:
 
 
 @dataclass(slots=True)
-class _Segment:
+class MemorySegment:
     """Messages that are kept or dropped together; the lists run in parallel."""
 
     base: int
@@ -203,10 +204,21 @@ class _Segment:
     stamps: list[int] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
     """Bytes up to and including each message."""
+    replaces: MemorySegment | None = None
+    """What it may take the place of."""
 
     @property
     def size(self) -> int:
         return self.ends[-1] if self.ends else 0
+
+    def add(self, message: Buffer, info: MessageInfo) -> None:
+        """One more message."""
+        self.messages.append(bytes(message))
+        self.firsts.append(info.first)
+        self.lasts.append(info.last)
+        self.stamps.append(info.max_timestamp)
+        self.ends.append(self.size + info.length)
+        self.max_timestamp = max(self.max_timestamp, info.max_timestamp)
 
 
 class MemoryLog:
@@ -221,7 +233,7 @@ class MemoryLog:
         """Of whoever leads the topic; older ones are refused."""
         self.gone: bool = False
         """Whether the topic was deleted."""
-        self._segments = [_Segment(0, time.monotonic())]
+        self._segments = [MemorySegment(0, time.monotonic())]
         self._gap_from = self._gap_to = -1
         """Between these there are no messages, and the end is before them while nothing follows."""
 
@@ -273,17 +285,12 @@ class MemoryLog:
         now_ms = time.time_ns() // 1_000_000
         for message, info in zip(messages, infos, strict=True):
             segment = self._room_for(info.length)
-            segment.messages.append(bytes(message))
-            segment.firsts.append(info.first)
-            segment.lasts.append(info.last)
-            segment.stamps.append(info.max_timestamp)
-            segment.ends.append(segment.size + info.length)
-            segment.max_timestamp = max(segment.max_timestamp, info.max_timestamp)
+            segment.add(message, info)
             segment.modified_ms = now_ms
             self.next = info.last + 1
         return infos[0].first, infos[-1].last
 
-    def _room_for(self, length: int) -> _Segment:
+    def _room_for(self, length: int) -> MemorySegment:
         segment = self._segments[-1]
         if not segment.messages:
             segment.created = time.monotonic()
@@ -297,7 +304,7 @@ class MemoryLog:
     def roll(self) -> None:
         """Begin another segment, unless the active one is empty."""
         if self._segments[-1].messages:
-            self._segments.append(_Segment(self.next, time.monotonic()))
+            self._segments.append(MemorySegment(self.next, time.monotonic()))
 
     def pull(self, position: int, max_bytes: int, max_messages: int | None) -> Pulled:
         """What there is from a position on, at most to the end of a segment."""
@@ -336,6 +343,41 @@ class MemoryLog:
                 if segment.stamps[index] >= timestamp:
                     return Found(segment.firsts[index], segment.lasts[index], segment.stamps[index])
         return None
+
+    def _closed(self, base: int) -> int:
+        for number, segment in enumerate(self._segments[:-1]):
+            if segment.base == base:
+                return number
+        raise PositionError(f"{self.place} has no closed segment at {base}", start=self.start, end=self.end)
+
+    def rewriting(self, base: int) -> MemorySegment:
+        """An empty segment that may take the place of a closed one."""
+        old = self._segments[self._closed(base)]
+        return MemorySegment(base, old.created, old.modified_ms, replaces=old)
+
+    def _replaced_by(self, segment: MemorySegment) -> tuple[int, int]:
+        """The number of the segment that such a one replaces, and its last ordinal."""
+        number, old = self._closed(segment.base), segment.replaces
+        if self._segments[number] is not old:
+            raise PositionError(f"{self.place} was changed at {segment.base} meanwhile", start=self.start, end=self.end)
+        return number, old.lasts[-1]
+
+    def fill(self, segment: MemorySegment, messages: Sequence[Buffer]) -> None:
+        """Add messages to such a segment. Raises `OrderError` if they do not fit."""
+        _, last = self._replaced_by(segment)
+        expected = segment.lasts[-1] + 1 if segment.lasts else segment.base
+        infos = inspect_all(self.place.topic, self.framing, messages, expected, dense=self.settings.dense)
+        if infos[-1].last > last:
+            raise OrderError(f"{self.place}: ordinal {infos[-1].last} lies behind the segment, which ends with {last}")
+        for message, info in zip(messages, infos, strict=True):
+            segment.add(message, info)
+
+    def replace(self, segment: MemorySegment) -> None:
+        """Have such a segment take the place of the closed one."""
+        number, last = self._replaced_by(segment)
+        if not segment.lasts or segment.lasts[-1] < last:
+            raise OrderError(f"{self.place}: the messages end before those of the segment, which ends with {last}")
+        self._segments[number], segment.replaces = segment, None
 
     def segments(self) -> list[SegmentInfo]:
         """What retention decides upon."""

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import anyio.lowlevel
 
+from kclient.errors import IllegalStateError
 from kclient.htp.errors import StoreClosedError, UnknownTopicError
 from kclient.htp.port import Found, Place, Pulled, SegmentInfo, SyncedCallback, TopicSettings, TopicStatus
 
 if TYPE_CHECKING:
-    from kclient.htp.memory.state import MemoryLog, MemoryState
+    from kclient.htp.memory.state import MemoryLog, MemorySegment, MemoryState
     from kclient.types import Buffer
 
 
@@ -33,6 +34,54 @@ class MemorySent:
     def on_synced(self, callback: SyncedCallback, /) -> None:
         """Call back at once."""
         callback(None)
+
+
+class MemoryRewriting:
+    """Implements `kclient.htp.port.Rewriting`.
+
+    Args:
+        state: What is stored under the name; its lock guards the log.
+        use: The log, if it may be used.
+        segment: Takes the messages.
+    """
+
+    __slots__ = ("_segment", "_state", "_use")
+
+    def __init__(self, state: MemoryState, use: Callable[[], MemoryLog], segment: MemorySegment) -> None:
+        self._state = state
+        self._use = use
+        self._segment: MemorySegment | None = segment
+
+    @property
+    def size(self) -> int:
+        """Bytes of the messages so far."""
+        return self._segment.size if self._segment is not None else 0
+
+    def _go_on(self) -> MemorySegment:
+        if self._segment is None:
+            raise IllegalStateError(f"memory:{self._state.name}: this rewriting of a segment has ended; begin another")
+        return self._segment
+
+    async def append(self, messages: Sequence[Buffer]) -> None:
+        """Add whole messages behind those so far."""
+        await anyio.lowlevel.checkpoint()
+        with self._state.lock:
+            segment, log = self._go_on(), self._use()
+            if messages:
+                log.fill(segment, messages)
+
+    async def commit(self) -> None:
+        """Have the messages take the place of the segment's."""
+        await anyio.lowlevel.checkpoint()
+        with self._state.lock:
+            segment, log = self._go_on(), self._use()
+            log.replace(segment)
+            self._segment = None
+
+    async def discard(self) -> None:
+        """Give up what was appended."""
+        await anyio.lowlevel.checkpoint()
+        self._segment = None
 
 
 class MemoryTopic:
@@ -143,6 +192,13 @@ class MemoryTopic:
         await anyio.lowlevel.checkpoint()
         with self._state.lock:
             return self._use().segments()
+
+    async def rewrite(self, first: int) -> MemoryRewriting:
+        """Have other messages take the place of those of a closed segment."""
+        await anyio.lowlevel.checkpoint()
+        with self._state.lock:
+            segment = self._use().rewriting(first)
+        return MemoryRewriting(self._state, self._use, segment)
 
     async def roll(self) -> None:
         """Begin another segment, unless the active one is empty."""

@@ -17,6 +17,7 @@ __all__ = [
     "CAP_NOWAIT",
     "CAP_ORDINAL_POSITIONS",
     "CAP_POSITIONS",
+    "CAP_REWRITE",
     "CAP_SEGMENTS",
     "CAP_SHARED",
     "DURABILITY_SYNCED",
@@ -38,6 +39,9 @@ CAP_FIND_BY_TIMESTAMP = "find_by_timestamp"
 """`OpenTopic.find_by_timestamp` works."""
 CAP_SEGMENTS = "segments"
 """`OpenTopic.segments` and `OpenTopic.roll` work, and `TopicSettings` are heeded."""
+CAP_REWRITE = "rewrite"
+"""`Broker.open` gives `RewritableTopic`s: other messages may take the place of those of a closed segment, as compaction
+needs it. Needs `segments`."""
 CAP_EXCLUSIVE = "exclusive"
 """While a store is open no other process has it. So a lease that cannot be renewed there goes to nobody elsewhere, and
 those that are there when it is opened are free, whoever held them."""

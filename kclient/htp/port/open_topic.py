@@ -14,6 +14,8 @@ __all__ = [
     "Found",
     "OpenTopic",
     "Pulled",
+    "RewritableTopic",
+    "Rewriting",
     "SegmentInfo",
     "Sent",
     "SyncedCallback",
@@ -235,4 +237,67 @@ class DirectTopic(OpenTopic, Protocol):
 
     def status_nowait(self) -> TopicStatus:
         """As `status`."""
+        ...
+
+
+class Rewriting(Protocol):
+    """Messages that are to take the place of those of a closed segment; one task uses it at a time.
+
+    It ends with `commit` or `discard`, or with its topic. What was appended then is of no more use, and is removed.
+    """
+
+    @property
+    def size(self) -> int:
+        """Bytes of the messages so far."""
+        ...
+
+    async def append(self, messages: Sequence[Buffer]) -> None:
+        """Add whole messages behind those so far; nobody sees them before `commit`.
+
+        Args:
+            messages: Each buffer is exactly one message of the topic's framing. They may be changed once this returned.
+
+        Raises:
+            OrderError: If one does not follow on what is before it, or lies behind the segment.
+            ValueError: If a buffer is not one message.
+            StorageFullError: If there is no space.
+            StorageError: If writing failed.
+            IllegalStateError: If it has ended.
+        """
+        ...
+
+    async def commit(self) -> None:
+        """Have the messages take the place of the segment's, durably and all at once.
+
+        Until then the old ones are there, also after a crash. A reader that is at work in them may see them to the
+        end. The segment keeps its name, and when it was last written.
+
+        Raises:
+            OrderError: If the messages end before those of the segment, or there are none: what was the last ordinal
+                stays that.
+            PositionError: If the segment was trimmed or changed meanwhile.
+            StorageError: If the store failed. The old messages are there, or the new ones, and in the latter case it
+                is not known whether they are after a crash.
+            IllegalStateError: If it has ended.
+        """
+        ...
+
+    async def discard(self) -> None:
+        """Give up what was appended. If it has ended already, that is no error."""
+        ...
+
+
+@runtime_checkable
+class RewritableTopic(OpenTopic, Protocol):
+    """A topic of a broker with capability `rewrite`."""
+
+    async def rewrite(self, first: int) -> Rewriting:
+        """Begin to write messages that are to take the place of those of a segment.
+
+        Args:
+            first: The ordinal that the segment is named by (`SegmentInfo.first`). It is not the active one.
+
+        Raises:
+            PositionError: If no segment is named like this, or it is not closed and synced yet.
+        """
         ...

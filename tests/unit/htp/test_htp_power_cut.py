@@ -20,6 +20,8 @@ from kclient.htp.embedded.checkpoints import SyncCheckpoints
 from kclient.htp.embedded.files import SyncPoint
 from kclient.htp.embedded.shard import topic_directory
 from kclient.htp.embedded.topic import EmbeddedTopic
+from kclient.htp.errors import PositionError
+from kclient.htp.port import RewritableTopic
 from tests.sweeps import slow
 from tests.unit.htp.by_name import NamedBroker, NamedStore, named_store
 from tests.unit.htp.conftest import prepare
@@ -235,6 +237,21 @@ async def a_segment_behind_a_gap(machine: Machine) -> None:
     await expect(machine, 0, 1, 2)
 
 
+async def a_segment_that_was_rewritten(machine: Machine) -> None:
+    """Its messages are the new ones from then on: what was left out of them does not come back."""
+    async with machine.store() as store:
+        await prepare(store)
+        await send(store.broker, 0, 7)
+        topic = store.broker.topic(TOPIC)
+        assert isinstance(topic, RewritableTopic)
+        rewriting = await topic.rewrite(3)
+        await rewriting.append([message(5, content(5))])
+        await rewriting.commit()
+        assert set(await read(store.broker)) == {0, 1, 2, 5, 6}
+        machine.cut_power()
+    await expect(machine, 0, 1, 2, 5, 6)
+
+
 Story = Callable[[Machine], Awaitable[None]]
 
 STORIES: dict[SyncPoint, Story] = {
@@ -249,6 +266,8 @@ STORIES: dict[SyncPoint, Story] = {
     SyncPoint.SEALED: messages_of_two_segments,
     SyncPoint.RECOVERED: messages_that_a_killed_process_left,
     SyncPoint.RECOVERED_ENTRIES: a_segment_that_a_killed_process_left,
+    SyncPoint.REWRITTEN: a_segment_that_was_rewritten,
+    SyncPoint.REWRITTEN_ENTRY: a_segment_that_was_rewritten,
     SyncPoint.EVERYTHING: messages_of_two_segments,
 }
 ALL_STORIES: list[Story] = [
@@ -326,6 +345,10 @@ class Life:
         self.acknowledged: dict[Topic, set[int]] = {TOPIC: set(), OTHER: set()}
         self.visible: dict[Topic, set[int]] = {TOPIC: set(), OTHER: set()}
         self.trimmed = {TOPIC: 0, OTHER: 0}
+        self.left_out: dict[Topic, set[int]] = {TOPIC: set(), OTHER: set()}
+        """By a rewriting that was begun."""
+        self.gone: dict[Topic, set[int]] = {TOPIC: set(), OTHER: set()}
+        """By one that was reported as done."""
 
     async def work(self, store: NamedStore, steps: int) -> None:
         broker = store.broker
@@ -342,9 +365,33 @@ class Life:
                 before = self.dice.randint(0, self.next[topic])
                 self.trimmed[topic] = max(before, self.trimmed[topic])
                 await broker.trim(topic, before)
+            elif step < 0.98:
+                await self.rewrite(broker, topic)
             else:
                 await broker.close(topic)
                 await broker.open(topic, FRAMING)
+
+    async def rewrite(self, broker: NamedBroker, topic: Topic) -> None:
+        """Leave some messages out of a closed segment, but for the last one."""
+        opened = broker.topic(topic)
+        assert isinstance(opened, RewritableTopic)
+        closed = [segment for segment in await opened.segments() if not segment.active]
+        if not closed:
+            return
+        segment = self.dice.choice(closed)
+        try:
+            rewriting = await opened.rewrite(segment.first)
+        except PositionError:  # not synced yet
+            return
+        there = split((await opened.pull(segment.first, max_bytes=1 << 20)).data)
+        left_out = {first for first, _, _ in there[:-1] if self.dice.random() < 0.5}
+        await rewriting.append([message(first, payload) for first, _, payload in there if first not in left_out])
+        self.left_out[topic] |= left_out
+        if self.dice.random() < 0.8:
+            await rewriting.commit()
+            self.gone[topic] |= left_out
+        else:
+            await rewriting.discard()
 
     async def send(self, broker: NamedBroker, topic: Topic) -> None:
         numbers = range(self.next[topic], self.next[topic] + self.dice.randint(1, 3))
@@ -366,15 +413,19 @@ class Life:
         for topic in (TOPIC, OTHER):
             status = await store.broker.open(topic, FRAMING)
             found = await read(store.broker, topic)
-            assert found == {number: content(number) for number in range(status.start, status.end)}
+            missing = set(range(status.start, status.end)) - set(found)
+            assert found == {n: content(n) for n in range(status.start, status.end) if n not in missing}
+            assert missing <= self.left_out[topic]
+            assert not self.gone[topic] & set(found)
             kept = {
                 number for number in self.acknowledged[topic] | self.visible[topic] if number >= self.trimmed[topic]
             }
-            assert kept <= set(found)
+            assert kept <= set(found) | missing
             assert status.next == status.end >= max(self.acknowledged[topic], default=-1) + 1
             self.next[topic] = status.next
             self.visible[topic] = set(found)
             self.acknowledged[topic] &= set(found)
+            self.left_out[topic], self.gone[topic] = set(missing), missing
 
 
 @pytest.mark.slow
