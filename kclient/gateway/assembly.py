@@ -13,6 +13,7 @@ from kclient.gateway.append_memory import AppendMemory
 from kclient.gateway.change_feed import ChangeFeed
 from kclient.gateway.clock import Clock
 from kclient.gateway.cluster_generations import ClusterGenerations
+from kclient.gateway.compaction import LogCleaner
 from kclient.gateway.config import BrokerConfig, TopicConfig
 from kclient.gateway.coordination import CoordinatorType
 from kclient.gateway.dynamic_config import DynamicConfig
@@ -164,6 +165,7 @@ class Assembly:
     peers: ClusterPeers
     producer_ids: ProducerIds
     retention: Retention
+    cleaner: LogCleaner
     opener: Opener
     generations: ClusterGenerations
     """Which gateways serve the store, from when on: who leads what follows from them."""
@@ -287,9 +289,18 @@ async def assemble(
         producer_id_expiration_ms=config.live_int("producer.id.expiration.ms"),
         unreadable=unreadable, spawn=spawn,
     )  # fmt: skip
+    cleaner = LogCleaner(
+        topics, partitions, clock, workers, memory.account("log cleaner"),
+        enabled=config.get_bool("log.cleaner.enable"),
+        backoff_ms=config.live_int("log.cleaner.backoff.ms"),
+        table_bytes=config.live_int("log.cleaner.dedupe.buffer.size"),
+        bytes_per_second=config.live_float("log.cleaner.io.max.bytes.per.second"),
+        unreadable=unreadable,
+    )  # fmt: skip
     dynamic.on_change(groups.reconfigure)
     group_configs.on_change(groups.table.reconfigure_group)
     dynamic.on_change(retention.reconfigure)
+    dynamic.on_change(cleaner.reconfigure)
     dynamic.hold_for(catalogue.resolve_all)
     access = Access(topics, leadership, is_loaded=groups.moves.ready)
     acls: Acls | None = None
@@ -402,6 +413,7 @@ async def assemble(
         peers=peers,
         producer_ids=producer_ids,
         retention=retention,
+        cleaner=cleaner,
         opener=Opener(topics, partitions, clock),
         generations=generations,
         leadership=leadership,

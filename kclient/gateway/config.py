@@ -253,6 +253,17 @@ class BrokerConfig:
         self.get_int(name)
         return partial(self.get_int, name)
 
+    def get_float(self, name: str) -> float:
+        """The value of a setting that is a number with a fraction."""
+        value = self._values[name]
+        assert isinstance(value, float)
+        return value
+
+    def live_float(self, name: str) -> Live[float]:
+        """A setting with a fraction, for a part that obeys it as it is at the time."""
+        self.get_float(name)
+        return partial(self.get_float, name)
+
     def live_bool(self, name: str) -> Live[bool]:
         """A boolean setting, for a part that obeys it as it is at the time."""
         self.get_bool(name)
@@ -316,6 +327,10 @@ class TopicConfig:
     segment_ms: int = 604_800_000
     deletes: bool = True
     compacts: bool = False
+    min_cleanable_dirty_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = LONG_MAX
+    delete_retention_ms: int = 86_400_000
     mirrored: bool = False
     """Whether the topic follows one of another cluster, its log start too, and takes records from there only."""
 
@@ -342,6 +357,10 @@ class TopicConfig:
             segment_ms=value("segment.ms"),
             deletes="delete" in policy,
             compacts="compact" in policy,
+            min_cleanable_dirty_ratio=value("min.cleanable.dirty.ratio"),
+            min_compaction_lag_ms=value("min.compaction.lag.ms"),
+            max_compaction_lag_ms=value("max.compaction.lag.ms"),
+            delete_retention_ms=value("delete.retention.ms"),
         )
 
 

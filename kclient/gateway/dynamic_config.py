@@ -29,7 +29,7 @@ READ_ONLY: Final = frozenset(
         "advertised.listeners", "allow.everyone.if.no.acl.found", "authorizer.class.name", "broker.id", "broker.rack",
         "connection.failed.authentication.delay.ms",
         "connections.max.idle.ms", "connections.max.memory.bytes", "connections.max.reauth.ms",
-        "listener.security.protocol.map", "listeners", "log.dir.min.free.bytes", "log.dirs",
+        "listener.security.protocol.map", "listeners", "log.cleaner.enable", "log.dir.min.free.bytes", "log.dirs",
         "max.incremental.fetch.session.cache.slots", "node.id", "offsets.topic.num.partitions",
         "producer.id.cache.size", "queued.max.request.bytes", "queued.max.requests", "sasl.enabled.mechanisms",
         "sasl.server.max.receive.size", "socket.request.max.bytes", "super.users",

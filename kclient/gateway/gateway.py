@@ -317,6 +317,7 @@ class Gateway:
             connections=lambda: self.connections,
             requests=lambda: parts.requests.count,
             space=store.space if isinstance(store, StoreOnDisk) else None,
+            cleaner=parts.cleaner,
         )
 
     @property
@@ -458,6 +459,7 @@ class Gateway:
             await self._presence.announce(self)
         self._background += [
             self._supervisor.spawn(parts.retention.run, name="retention"),
+            self._supervisor.spawn(parts.cleaner.run, name="log cleaner"),
             self._supervisor.spawn(parts.opener.run, name="open partitions"),
             self._supervisor.spawn(parts.shares.run, name="locks of share groups"),
             self._supervisor.spawn(parts.feed.run, name="follow changes"),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from kclient.gateway.metrics import MetricRegistry
 
 if TYPE_CHECKING:
+    from kclient.gateway.compaction import LogCleaner
     from kclient.gateway.topics.table import TopicTable
     from kclient.gateway.virtual import SharedStore
     from kclient.htp.port import DiskSpace
@@ -25,6 +26,7 @@ def gateway_metrics(
     connections: Callable[[], int],
     requests: Callable[[], int],
     space: Callable[[], DiskSpace] | None,
+    cleaner: LogCleaner,
 ) -> MetricRegistry:
     """The metrics of a gateway.
 
@@ -36,6 +38,7 @@ def gateway_metrics(
         connections: How many clients are connected.
         requests: How many requests have come.
         space: Asks the store about its disk; None where it has none.
+        cleaner: Compacts logs.
     """
     registry = MetricRegistry()
     gauge = registry.gauge
@@ -71,7 +74,27 @@ def gateway_metrics(
         lambda: _slowest(shared),
         labels=("topic",),
     )
+    _compaction(registry, cleaner)
     return registry
+
+
+def _compaction(registry: MetricRegistry, cleaner: LogCleaner) -> None:
+    registry.counter(f"{_PREFIX}log_cleaner_runs_total", "Compactions of logs since the start.", lambda: cleaner.runs)
+    registry.counter(
+        f"{_PREFIX}log_cleaner_read_bytes_total",
+        "Bytes of logs that these have read, to find out what of them stays.",
+        lambda: cleaner.read_bytes,
+    )
+    registry.counter(
+        f"{_PREFIX}log_cleaner_kept_bytes_total",
+        "Bytes of those that were kept.",
+        lambda: cleaner.kept_bytes,
+    )
+    registry.gauge(
+        f"{_PREFIX}log_cleaner_uncleanable_partitions",
+        "Partitions that are not compacted until the next start, because their logs are damaged.",
+        lambda: cleaner.uncleanable,
+    )
 
 
 def _disk(registry: MetricRegistry, space: Callable[[], DiskSpace]) -> None:

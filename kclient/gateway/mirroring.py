@@ -27,15 +27,15 @@ def mirrored(name: str) -> str:
     return f"Topic '{name}' mirrors a topic of another cluster until it is cut over (kclient migrate cutover)"
 
 
-def fillers(first: int, end: int) -> Iterator[bytearray]:
-    """Batches without records that take the offsets from `first` to before `end`."""
+def fillers(first: int, end: int, leader_epoch: int = _NONE) -> Iterator[bytearray]:
+    """Batches without records that take the offsets from `first` to before `end`, under a leader epoch."""
     while first < end:
         last_offset_delta = min(end - first - 1, INT32_MAX)
         batch = bytearray(HEADER_SIZE)
         write_header(
             batch,
             base_offset=first,
-            partition_leader_epoch=_NONE,
+            partition_leader_epoch=leader_epoch,
             attributes=0,
             last_offset_delta=last_offset_delta,
             base_timestamp=_NONE,

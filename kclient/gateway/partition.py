@@ -660,7 +660,10 @@ def _end_of_transaction(producer_id: int, producer_epoch: int, marker: EndMarker
 
 def layout(config: TopicConfig) -> TopicSettings:
     """The topic's settings as HTP takes them."""
-    return TopicSettings(segment_bytes=config.segment_bytes, segment_ms=config.segment_ms, dense=True)
+    segment_ms = config.segment_ms
+    if config.compacts:  # what is written to is not compacted
+        segment_ms = min(segment_ms, config.max_compaction_lag_ms)
+    return TopicSettings(segment_bytes=config.segment_bytes, segment_ms=segment_ms, dense=True)
 
 
 def writable(batch: Buffer) -> bytearray | memoryview:

@@ -45,8 +45,8 @@ TOPIC_SETTINGS: Final[Mapping[str, BrokerSetting]] = _table(
         "cleanup.policy",
         List(("compact", "delete")),
         "delete",
-        "What happens to old data: delete, compact or both. Compaction "
-        "is recorded and comes later; until then a compacted topic keeps every record.",
+        "What happens to old data: delete, compact (of each key the last record stays) or both. Topics whose store "
+        "cannot rewrite what it has keep every record.",
         synonyms=_same("log.cleanup.policy"),
     ),
     BrokerSetting(
@@ -81,7 +81,8 @@ TOPIC_SETTINGS: Final[Mapping[str, BrokerSetting]] = _table(
         "delete.retention.ms",
         Number(0, LONG_MAX),
         "86400000",
-        "Without effect until compaction is there: how long tombstones stay in compacted topics.",
+        "How long records without a value, and markers of transactions, stay in a compacted topic, in milliseconds "
+        "since a compaction has come to them.",
         synonyms=_same("log.cleaner.delete.retention.ms"),
     ),
     BrokerSetting(
@@ -132,7 +133,7 @@ TOPIC_SETTINGS: Final[Mapping[str, BrokerSetting]] = _table(
         "max.compaction.lag.ms",
         Number(1, LONG_MAX),
         str(LONG_MAX),
-        "Without effect until compaction is there: longest time a record stays uncompacted.",
+        "After this time in milliseconds a compacted log is cleaned, however little of it is dirty.",
         synonyms=_same("log.cleaner.max.compaction.lag.ms"),
     ),
     BrokerSetting(
@@ -167,14 +168,14 @@ TOPIC_SETTINGS: Final[Mapping[str, BrokerSetting]] = _table(
         "min.cleanable.dirty.ratio",
         Decimal(0, 1),
         "0.5",
-        "Without effect until compaction is there: how much of a compacted log may be dirty.",
+        "A compacted log is cleaned when more of its bytes than this part have come since the last time.",
         synonyms=_same("log.cleaner.min.cleanable.ratio"),
     ),
     BrokerSetting(
         "min.compaction.lag.ms",
         Number(0, LONG_MAX),
         "0",
-        "Without effect until compaction is there: shortest time a record stays uncompacted.",
+        "Shortest time in milliseconds that a record stays, though a later one of its key has come.",
         synonyms=_same("log.cleaner.min.compaction.lag.ms"),
     ),
     BrokerSetting(
@@ -374,7 +375,26 @@ BROKER_SETTINGS: Final[Mapping[str, BrokerSetting]] = _table(
         "Where clients are accepted, as `NAME://HOST:PORT`; in place of the address given as listen (--listen).",
     ),
     BrokerSetting(
+        "log.cleaner.backoff.ms",
+        Number(0, LONG_MAX),
+        "15000",
+        "How often the gateway looks which compacted logs are dirty, in milliseconds.",
+    ),
+    BrokerSetting(
+        "log.cleaner.dedupe.buffer.size",
+        Number(1048576, LONG_MAX),
+        "134217728",
+        "Memory in bytes for the keys of a log while it is cleaned, 24 for each; more keys take several passes.",
+    ),
+    BrokerSetting(
         "log.cleaner.delete.retention.ms", Number(0, LONG_MAX), "86400000", "Default of delete.retention.ms."
+    ),
+    BrokerSetting("log.cleaner.enable", _B, "true", "Whether compacted topics are compacted."),
+    BrokerSetting(
+        "log.cleaner.io.max.bytes.per.second",
+        Decimal(1),
+        "1.7976931348623157E308",
+        "How many bytes of logs are read in a second for compaction, at most.",
     ),
     BrokerSetting(
         "log.cleaner.max.compaction.lag.ms", Number(1, LONG_MAX), str(LONG_MAX), "Default of the topic setting."
@@ -644,7 +664,6 @@ WITHOUT_EFFECT: Final = (
     "early.start.listeners",
     "group.coordinator.threads",
     "inter.broker.listener.name",
-    "log.cleaner.enable",
     "log.cleaner.threads",
     "log.dir",
     "num.io.threads",

@@ -368,8 +368,6 @@ class TopicCatalogue:
         else:
             self._rows.created(record)
         logger.info("topic %s created with %d partitions", name, partitions)
-        if record.config.compacts:
-            logger.warning("topic %s asks for compaction, which is not there yet: it keeps every record", name)
         return record
 
     # Deleting

@@ -109,7 +109,8 @@ cdef class KeyOffsets:
             raise MemoryError
 
     def __dealloc__(self):
-        free(self._table)
+        with nogil:  # a large table takes some milliseconds
+            free(self._table)
 
     @property
     def most(self):

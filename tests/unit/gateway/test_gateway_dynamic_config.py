@@ -484,11 +484,6 @@ class Recording(BrokerConfig):
         return super().topic_value(name, {})
 
 
-WITH_COMPACTION = {
-    "delete.retention.ms", "max.compaction.lag.ms", "min.cleanable.dirty.ratio", "min.compaction.lag.ms",
-}  # fmt: skip
-
-
 def test_a_setting_says_of_itself_whether_it_has_an_effect() -> None:
     config = Recording()
     TopicConfig.resolve(config, {})
@@ -496,7 +491,6 @@ def test_a_setting_says_of_itself_whether_it_has_an_effect() -> None:
     for name, setting in TOPIC_SETTINGS.items():
         effect = name in config.read | codecs
         assert effect != setting.doc.startswith("Without effect"), f"{name}: {setting.doc}"
-        assert (name in WITH_COMPACTION) == ("compaction" in setting.doc and not effect), name
     assert config.read >= {"segment.ms", "segment.bytes", "retention.ms"}
     for name, setting in BROKER_SETTINGS.items():
         assert setting.doc, name
