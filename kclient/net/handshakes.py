@@ -16,7 +16,7 @@ import anyio
 
 from kclient.errors import ClosedError
 from kclient.net.listeners import close_all
-from kclient.net.streams import ByteStream, describe_peer
+from kclient.net.streams import ByteStream
 from kclient.net.tls import accept_tls
 
 if TYPE_CHECKING:
@@ -63,11 +63,12 @@ class Handshakes:
     def __len__(self) -> int:
         return len(self._under_way)
 
-    def begin(self, sock: socket.socket, listener: Listener, source: ContextSource, slot: Slot) -> None:
+    def begin(self, sock: socket.socket, peer: str, listener: Listener, source: ContextSource, slot: Slot) -> None:
         """Shake hands with a client; the socket is closed and the slot given back if that fails.
 
         Args:
             sock: The client's, just accepted.
+            peer: The client's address.
             listener: By which it came.
             source: Tells the context to use.
             slot: Counts the connection.
@@ -76,7 +77,6 @@ class Handshakes:
             self._threads = anyio.CapacityLimiter(_THREADS)
         while len(self._waiting) >= MOST:
             self._give_up_oldest()
-        peer = describe_peer(sock)
         task = self._supervisor.spawn(
             self._shake_hands, sock, listener, source, peer, slot, name=f"TLS handshake {peer}"
         )

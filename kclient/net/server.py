@@ -41,7 +41,7 @@ from kclient.net.memory_budget import MemoryBudget
 from kclient.net.server_connection import RequestHandler, ServerConnection
 from kclient.net.server_settings import ServerSettings
 from kclient.net.stalls import StallWatch
-from kclient.net.streams import ByteStream, SocketStream, check_stream
+from kclient.net.streams import ByteStream, SocketStream, check_stream, describe_peer
 from kclient.net.tls import TlsStream
 
 __all__ = [
@@ -320,18 +320,18 @@ class Server:
             if slot is None:
                 sock.close()
             else:
-                self._accepted(sock, listener, slot)
+                self._accepted(sock, describe_peer(sock, peer), listener, slot)
         return True
 
-    def _accepted(self, sock: socket.socket, listener: Listener, slot: Slot) -> None:
+    def _accepted(self, sock: socket.socket, peer: str, listener: Listener, slot: Slot) -> None:
         try:
             configure(sock, self.settings)
             if listener.ssl_context is not None:
                 if self.closing:
                     raise ClosedError("the server is closing")
-                self._handshakes.begin(sock, listener, listener.ssl_context, slot)
+                self._handshakes.begin(sock, peer, listener, listener.ssl_context, slot)
             else:
-                self._attach(SocketStream(sock), listener, slot)
+                self._attach(SocketStream(sock, peer), listener, slot)
             return
         except (OSError, ClosedError):  # the client has gone already, or the server is about to
             pass

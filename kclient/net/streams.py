@@ -14,7 +14,7 @@ import socket
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import anyio
 
@@ -289,10 +289,16 @@ def _closed_while_waiting() -> Iterator[None]:
         raise ConnectionAbortedError("the stream was closed") from error
 
 
-def describe_peer(sock: socket.socket) -> str:
-    """The other side of a socket as text: `127.0.0.1:40312`, `[::1]:40312`, or `unix:PATH`."""
+def describe_peer(sock: socket.socket, accepted: Any = None) -> str:
+    """The other side of a socket as text: `127.0.0.1:40312`, `[::1]:40312`, or `unix:PATH`.
+
+    Args:
+        sock: The socket.
+        accepted: The address that `accept` has told. A client that has gone again has no other, and what it has sent
+            is read all the same.
+    """
     try:
-        name = sock.getpeername()
+        name = accepted or sock.getpeername()
         if sock.family == socket.AF_UNIX:
             return f"unix:{os.fsdecode(name or sock.getsockname()) or 'pair'}"
     except OSError:
