@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import anyio
 
 from kclient.acls import AclPermissionType
 from kclient.errors import KafkaError, PolicyViolationError
+from kclient.gateway.acl_entries import AclEntry
 from kclient.gateway.rows.acls import acl_key, decode_acl, encode_acl
 from kclient.gateway.rows.keys import ACLS
 from kclient.htp.errors import ConflictError, TokenTooOldError
@@ -18,7 +19,7 @@ from kclient.htp.rows import scan_pages
 from kclient.net.fair_queue import Pace
 
 if TYPE_CHECKING:
-    from kclient.gateway.acl_entries import AclEntry, AclFilter
+    from kclient.gateway.acl_entries import AclFilter
     from kclient.gateway.ownership import HeldLease
     from kclient.gateway.security.acl_authorizer import AclAuthorizer
     from kclient.gateway.shields import Shields
@@ -38,6 +39,9 @@ _PAGE: Final = 1_000
 """Rows that are looked at at once."""
 _ENTRY: Final = 1_200
 """About how many bytes of memory an entry takes, beside its texts."""
+
+_Said: TypeAlias = AclEntry | ValueError | None
+"""What a row says, or why that cannot be read; None where there is none any more."""
 
 
 class Acls:
@@ -86,71 +90,84 @@ class Acls:
     async def read_all(self) -> None:
         """Have in force what the rows say now. Raises `HtpError` if the store fails."""
         async with self._changing:
-            await self._read_all(Pace(self._flow))
+            self._token = None
+            await self._catch_up()
 
     async def apply(self, _changes: object) -> None:
         """Rows have changed, maybe by another gateway. Raises `HtpError` if the store fails."""
         async with self._changing:
             await self._catch_up()
 
-    async def _read_all(self, pace: Pace) -> None:
-        token = (await self._manager.changes(self.prefixes)).token
-        gone = {*self._entries, *self._unreadable}
-        async for page in scan_pages(self._manager, ACLS):
-            gone.difference_update(page)
-            await self._take({key: row.value for key, row in page.items()}, pace)
-        await self._take(dict.fromkeys(gone), pace)
+    async def _catch_up(self) -> None:
+        """Have in force what all gateways have changed up to now.
+
+        All of it is read before: a page may have what one commit has allowed, and the next what it has denied.
+        """
+        pace = Pace(self._flow)
+        said: dict[str, _Said] = {}
+        token, more = self._token, True
+        while more:
+            if token is None:
+                token = await self._read_rows(said, pace)
+            try:
+                page = await self._manager.changes(self.prefixes, token)
+            except TokenTooOldError:
+                token = None
+                continue
+            await self._read({change.key: change.value for change in page.changes}, said, pace)
+            token, more = page.token, page.more
+        await self._take(said, pace)
         self._token = token
 
-    async def _catch_up(self) -> None:
-        """Have in force what all gateways have changed up to now."""
-        pace = Pace(self._flow)
-        more = True
-        while more:
-            if self._token is None:
-                await self._read_all(pace)
-            try:
-                page = await self._manager.changes(self.prefixes, self._token)
-            except TokenTooOldError:
-                self._token = None
-                continue
-            await self._take({change.key: change.value for change in page.changes}, pace)
-            self._token, more = page.token, page.more
+    async def _read_rows(self, said: dict[str, _Said], pace: Pace) -> str:
+        """Note what all rows say; returns up to where changes are known."""
+        token = (await self._manager.changes(self.prefixes)).token
+        said.clear()
+        said.update(dict.fromkeys((*self._entries, *self._unreadable)))
+        async for page in scan_pages(self._manager, ACLS):
+            await self._read({key: row.value for key, row in page.items()}, said, pace)
+        return token
 
-    async def _take(self, rows: Mapping[str, bytes | None], pace: Pace) -> None:
-        """Have rows in force; None where there is none any more.
+    async def _read(self, rows: Mapping[str, bytes | None], said: dict[str, _Said], pace: Pace) -> None:
+        """Note what rows say; None is one that is no more."""
+        for key, row in rows.items():
+            await pace.pause()
+            try:
+                said[key] = None if row is None else decode_acl(key, row)
+            except ValueError as error:
+                said[key] = error
+            else:
+                if row is not None and key in self._entries:
+                    said[key] = self._entries[key]  # which is equal
+
+    async def _take(self, said: Mapping[str, _Said], pace: Pace) -> None:
+        """Have in force what rows say.
 
         While that goes on too little is allowed, never too much: what denies comes first, and goes last.
         """
         added: dict[str, AclEntry] = {}
         removed: dict[str, AclEntry] = {}
-        unreadable = len(self._unreadable)
-        for key, row in rows.items():
+        unreadable = self._unreadable - said.keys()
+        for key, entry in said.items():
             await pace.pause()
-            self._unreadable.discard(key)
-            if row is None:
-                if key in self._entries:
-                    removed[key] = self._entries[key]
-                continue
-            try:
-                entry = decode_acl(key, row)
-            except ValueError as error:
-                self._unreadable.add(key)
-                logger.error("an entry of the access control lists cannot be read: %s", error)
-                if key in self._entries:
-                    removed[key] = self._entries[key]
-            else:
+            if isinstance(entry, ValueError):
+                unreadable.add(key)
+                logger.error("an entry of the access control lists cannot be read: %s", entry)
+            if isinstance(entry, AclEntry):
                 if key not in self._entries:
                     added[key] = entry
-        self._authorizer.unreadable = bool(self._unreadable)
-        if self._unreadable and not unreadable:
+            elif key in self._entries:
+                removed[key] = self._entries[key]
+        self._authorizer.unreadable = bool(unreadable or self._unreadable)
+        if unreadable and not self._unreadable:
             logger.error(
                 "nobody but superusers may do anything, since an entry that cannot be read may deny it: remove all "
                 "entries (kclient acls remove --all), and add them again"
             )
-        elif unreadable and not self._unreadable:
-            logger.info("all entries of the access control lists can be read again")
         await self._put(added, removed, pace)
+        if self._unreadable and not unreadable:
+            logger.info("all entries of the access control lists can be read again")
+        self._unreadable, self._authorizer.unreadable = unreadable, bool(unreadable)
 
     async def _put(self, added: Mapping[str, AclEntry], removed: Mapping[str, AclEntry], pace: Pace) -> None:
         for permission, entries, adding in (
@@ -262,7 +279,7 @@ class Acls:
             try:
                 with self._shields.shield():
                     await self._manager.commit(rows, expected, lease=self._lease.current)
-                    await self._take(rows, pace)
+                    await self._take(added, pace)
                 return len(added)
             except ConflictError:
                 if not left:
