@@ -60,6 +60,8 @@ class AclAuthorizer:
 
     def _forget(self) -> None:
         self._epoch = object()
+        for known in self._clients.values():  # which connections keep until they ask again
+            known.decisions.clear()
         self._clients.clear()
         self._held = 0
 

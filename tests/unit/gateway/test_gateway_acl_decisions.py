@@ -248,6 +248,21 @@ def test_memory_for_decisions_is_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
         tracemalloc.stop()
 
 
+def test_connections_that_ask_no_more_keep_no_decisions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each could keep as much as there is for all."""
+    monkeypatch.setattr(acl_authorizer, "_MEMORY", 100_000)
+    authorizer = filled([])
+    connections = [client() for _ in range(100)]
+    tracemalloc.start()
+    try:
+        for number, each in enumerate(connections):
+            for name in range(400):
+                assert not authorizer.allows(each, O.READ, R.TOPIC, f"{number}-{name}" * 10)
+        assert tracemalloc.get_traced_memory()[0] < 1_000_000
+    finally:
+        tracemalloc.stop()
+
+
 def test_a_hundred_thousand_entries() -> None:
     """A decision looks nothing up that is not about the resource: the times are far above what it takes."""
     index = AclIndex()
