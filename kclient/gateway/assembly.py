@@ -188,7 +188,7 @@ class Assembly:
         await self.features.load()
         await self.scram_users.read_all()
         if self.acls is not None:
-            await self.acls.read_all()
+            await self.acls.load()
         await self.group_configs.read_all()
         await self.catalogue.load()
         if self.generations.alone:  # else others write checkpoints after they were read

@@ -6,14 +6,15 @@ from ipaddress import IPv6Address, ip_address
 from sys import getsizeof
 from typing import TYPE_CHECKING, Final
 
-from kclient.gateway.acl_entries import EVERYBODY, WILDCARD
+from kclient.acls import AclOperation, AclPermissionType, PatternType, ResourceType
+from kclient.gateway.access import CLUSTER_NAME
+from kclient.gateway.acl_entries import EVERYBODY, WILDCARD, AclFilter
 from kclient.gateway.contexts import KnownRights
 from kclient.gateway.security.acl_index import AclIndex
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from kclient.acls import AclOperation, ResourceType
     from kclient.gateway.contexts import ConnectionContext
     from kclient.gateway.security.acl_index import Who
 
@@ -101,6 +102,17 @@ class AclAuthorizer:
             return "unreadable entries"
         entry = self.index.rule(known.whos, operation, kind, name)
         return f"entry {entry}" if entry is not None else "no entry"
+
+    def is_locked(self) -> bool:
+        """Whether there is nobody who may change the entries."""
+        if self.super_users or self.unreadable:
+            return not self.super_users
+        about = self.index.find(AclFilter(ResourceType.CLUSTER, PatternType.MATCH, CLUSTER_NAME))
+        found = [entry for part in about for entry in part]
+        if not found:
+            return not self.allow_everyone
+        allowing = (entry.operation for entry in found if entry.permission is AclPermissionType.ALLOW)
+        return not any(operation in (AclOperation.ALL, AclOperation.ALTER) for operation in allowing)
 
     def _decide(self, known: KnownRights, operation: AclOperation, kind: ResourceType, name: str) -> bool:
         if known.is_super:

@@ -87,6 +87,15 @@ class Acls:
 
     # What the store says
 
+    async def load(self) -> None:
+        """Have in force what the rows say when the gateway starts. Raises `HtpError` if the store fails."""
+        await self.read_all()
+        if self._authorizer.is_locked():
+            logger.warning(
+                "nobody may change the access control lists: super.users names nobody, and no entry allows anybody to "
+                "ALTER the cluster; to have somebody who may, start the gateway with super.users=User:NAME"
+            )
+
     async def read_all(self) -> None:
         """Have in force what the rows say now. Raises `HtpError` if the store fails."""
         async with self._changing:

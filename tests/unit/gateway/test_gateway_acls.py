@@ -143,6 +143,30 @@ async def test_superusers_are_those_of_the_setting() -> None:
             assert code == (0 if may else ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 
 
+@pytest.mark.parametrize(
+    ("config", "acl", "locked"),
+    [
+        ({}, None, True),
+        ({"super.users": "User:root"}, None, False),
+        ({"allow.everyone.if.no.acl.found": True}, None, False),
+        ({"allow.everyone.if.no.acl.found": True}, entry("kafka-cluster", O.DESCRIBE, kind=R.CLUSTER), True),
+        ({}, entry("kafka-cluster", O.DESCRIBE, kind=R.CLUSTER), True),
+        ({}, entry("kafka-cluster", O.ALL, kind=R.CLUSTER), False),
+        ({}, entry("*", O.ALTER, kind=R.CLUSTER), False),
+        ({}, entry("kafka-cluster", O.ALTER, kind=R.CLUSTER, permission=DENY), True),
+        ({}, entry("t", O.ALTER), True),
+    ],
+)
+async def test_who_starts_a_gateway_that_nobody_could_open_is_told(
+    caplog: pytest.LogCaptureFixture, config: dict[str, Any], acl: AclEntry | None, locked: bool
+) -> None:
+    async with open_store(f"memory:{next(names)}") as store:
+        if acl is not None:
+            await store.manager.commit({acl_key(acl): encode_acl(acl)})
+        async with running(store, config={"authorizer.class.name": "acls", **config}):
+            assert ("start the gateway with super.users=User:NAME" in caplog.text) is locked
+
+
 async def test_everybody_is_allowed_what_no_entry_is_about() -> None:
     async with (
         running(config={**GUARDED, "allow.everyone.if.no.acl.found": True}) as (gateway, anonymous),
