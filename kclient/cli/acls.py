@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from kclient.acls import AclOperation, AclPermissionType, PatternType, ResourceType
 from kclient.admin import AclBinding, AclBindingFilter
@@ -18,6 +18,10 @@ E = TypeVar("E", PatternType, AclOperation)
 
 _COLUMNS = ["resource", "name", "pattern", "principal", "host", "operation", "permission"]
 _O = AclOperation
+_MOST: Final = 10_000
+"""Entries that one request may remove, of brokers and of gateways."""
+_AT_ONCE: Final = 1000
+"""Filters that a gateway takes in one request."""
 
 
 @dataclass(frozen=True)
@@ -238,9 +242,24 @@ def remove(filters: Sequence[AclBindingFilter], settings: dict[str, object], *, 
         if dry_run:
             found = _found(admin, filters)
         else:
-            found = list(dict.fromkeys(acl for gone in admin.delete_acls(filters).values() for acl in gone))
+            first = _some_of_many(admin, filters) if everything else []
+            found = list(dict.fromkeys([*first, *_gone(admin, filters)]))
     _tell(found, "removed", dry_run=dry_run)
     return 0
+
+
+def _gone(admin: Admin, filters: Iterable[AclBindingFilter]) -> list[AclBinding]:
+    return [acl for found in admin.delete_acls(filters).values() for acl in found]
+
+
+def _some_of_many(admin: Admin, filters: Iterable[AclBindingFilter]) -> list[AclBinding]:
+    """Remove so many, each by its own filter, that one request may remove the others; returns those."""
+    many = _found(admin, filters)
+    return [
+        acl
+        for start in range(0, len(many) - _MOST // 2, _AT_ONCE)
+        for acl in _gone(admin, [each.as_filter() for each in many[start : start + _AT_ONCE]])
+    ]
 
 
 def _tell(acls: Sequence[AclBinding], done: str, *, dry_run: bool) -> None:
