@@ -10,8 +10,11 @@ from kclient.protocol.messages import (
     DeleteAclsFilter,
     DeleteAclsRequest,
     DescribeAclsRequest,
+    DescribeTransactionsRequest,
+    FetchRequest,
     MetadataRequest,
 )
+from kclient.protocol.messages import fetch as fetch_
 from kclient.protocol.messages import metadata as metadata_
 from tests.hostile_clients import Course, Site, attack, numbered
 from tests.neighbour_probe import framed
@@ -77,5 +80,40 @@ def described(site: Site) -> Course:
 def asked_for(site: Site) -> Course:
     topics = [metadata_.MetadataRequestTopic(name=name) for name in numbered("no-", site.many(500_000))]
     frame = framed(MetadataRequest(topics=topics, allow_auto_topic_creation=False), 12)
+    yield
+    site.repeat(frame)
+
+
+def _denied(site: Site, resource_type: int, operation: int) -> None:
+    """Whoever asks may not do something with names that begin with `no-`."""
+    denied = AclCreation(
+        resource_type=resource_type, resource_name="no-", resource_pattern_type=4, principal="User:*", host="*",
+        operation=operation, permission_type=2,
+    )  # fmt: skip
+    site.call(CreateAclsRequest(creations=[denied]), 3)
+
+
+@attack(
+    "fetch of 200k topics, which the client may not read",
+    authorizer_class_name="acls", allow_everyone_if_no_acl_found="true",
+)  # fmt: skip
+def fetched(site: Site) -> Course:
+    _denied(site, 2, 3)
+    partitions = [fetch_.FetchRequestPartition(partition=0, fetch_offset=0, partition_max_bytes=1)]
+    topics = [
+        fetch_.FetchRequestTopic(topic=name, partitions=partitions) for name in numbered("no-", site.many(200_000))
+    ]
+    frame = framed(FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1 << 20, topics=topics), 11)
+    yield
+    site.repeat(frame)
+
+
+@attack(
+    "DescribeTransactions of 500k ids, which the client may not describe",
+    authorizer_class_name="acls", allow_everyone_if_no_acl_found="true",
+)  # fmt: skip
+def described_transactions(site: Site) -> Course:
+    _denied(site, 5, 8)
+    frame = framed(DescribeTransactionsRequest(transactional_ids=numbered("no-", site.many(500_000))), 0)
     yield
     site.repeat(frame)

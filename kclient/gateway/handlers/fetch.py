@@ -359,10 +359,12 @@ class FetchHandler(Handler):
                 told.setdefault(wanted.key[:2], array("l")).append(number)
             if (number + 1) % FEW == 0:
                 yield None
-        for (name, topic_id), numbers in told.items():
+        for count, ((name, topic_id), numbers) in enumerate(told.items(), 1):
             rows = self._rows(fetch, numbers)
             partitions = list(rows) if len(numbers) <= FEW else lazily(len(numbers), rows)
             response.responses.append(FetchableTopicResponse(topic=name, topic_id=topic_id, partitions=partitions))
+            if count % FEW == 0:
+                yield None
         if plan.session is not None:
             served = [plan.wanted[number].key for number, row in fetch.rows.items() if row.records]
             self.sessions.answered(plan.session, served)

@@ -62,6 +62,7 @@ class DescribeTransactionsHandler(Handler):
     ) -> DescribeTransactionsResponse:
         rows, pace = [], Pace(client.flow)
         for transactional_id in dict.fromkeys(request.transactional_ids):  # each once: it may have many partitions
+            await pace.pause()
             try:
                 self._access.check(client, AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id)
                 found = await self._transactions.table.get(transactional_id)

@@ -77,6 +77,8 @@ LARGE = [
     "CreateAcls of 10k, and DeleteAcls",
     "DescribeAcls of 100k, and filters of every kind",
     "metadata of 500k names, by access control lists",
+    "fetch of 200k topics, which the client may not read",
+    "DescribeTransactions of 500k ids, which the client may not describe",
     *(name for name in ATTACKS if name.startswith(("500k topics without partitions", "refused: "))),
 ]
 
