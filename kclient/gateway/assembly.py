@@ -176,12 +176,15 @@ class Assembly:
     """The other gateways."""
     feed: ChangeFeed
     """What they change."""
+    rights_feed: ChangeFeed
+    """Who may log in, and do what: it does not wait until very many topics are taken over."""
     table: HandlerTable
     requests: RequestServer
 
     async def load(self) -> None:
         """Read what is stored, and finish what the last run left half done."""
         await self.feed.begin()
+        await self.rights_feed.begin()
         await self.cluster.read_all()
         await self.generations.read_all()
         await self.dynamic.read_all()  # what has changed since they were read first
@@ -428,13 +431,12 @@ async def assemble(
                 generations,
                 dynamic,
                 levels,
-                scram_users,
-                *([] if acls is None else [acls]),
                 group_configs,
                 shares,
                 FollowedTopics(topics, catalogue, manager),
             ],
         ),
+        rights_feed=ChangeFeed(manager, [scram_users, *([] if acls is None else [acls])]),
         table=table,
         requests=RequestServer(table, lease, identity, clock),
     )

@@ -463,6 +463,7 @@ class Gateway:
             self._supervisor.spawn(parts.opener.run, name="open partitions"),
             self._supervisor.spawn(parts.shares.run, name="locks of share groups"),
             self._supervisor.spawn(parts.feed.run, name="follow changes"),
+            self._supervisor.spawn(parts.rights_feed.run, name="follow changes of rights"),
             self._supervisor.spawn(parts.cluster.watch, name="watch other gateways"),
         ]
         logger.info(

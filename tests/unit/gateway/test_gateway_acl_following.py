@@ -12,15 +12,20 @@ import pytest
 
 from kclient.acls import AclOperation, AclPermissionType
 from kclient.concurrency import loop_soon
+from kclient.errors import ErrorCode
 from kclient.gateway.rows.acls import acl_key, encode_acl
 from kclient.gateway.security.acl_authorizer import AclAuthorizer
 from kclient.gateway.security.acls import Acls
 from kclient.gateway.shields import Shields
+from kclient.gateway.topics.followed import FollowedTopics
 from kclient.htp import open_store
 from kclient.htp.errors import TokenTooOldError
 from kclient.net.fair_queue import FairQueue
+from kclient.protocol import messages as m
 from tests.gateway_wire import names
-from tests.unit.gateway.test_gateway_acls import R, entry
+from tests.unit.gateway.test_gateway_acls import GUARDED, R, create, delete, entry, users, wanted
+from tests.unit.gateway_cluster.together import joined
+from tests.wire_session import until
 
 if TYPE_CHECKING:
     from kclient.gateway.contexts import ConnectionContext
@@ -132,3 +137,34 @@ async def test_what_can_be_read_again_is_denied_at_once() -> None:
             group.cancel_scope.cancel()
         assert looked > len(denies) / 16
         assert authorizer.allows(client, WRITE, R.TOPIC, "other")
+
+
+async def test_a_right_is_taken_away_while_topics_are_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Very many that another gateway has made take many seconds."""
+    began: list[object] = []
+    both = anyio.Event()
+
+    async def apply(followed: FollowedTopics, _changes: object) -> None:
+        began.append(followed)
+        if len(began) == 2:
+            both.set()
+        await anyio.sleep_forever()
+
+    monkeypatch.setattr(FollowedTopics, "apply", apply)
+    store, right = f"memory:{next(names)}", entry("kafka-cluster", AclOperation.DESCRIBE, kind=R.CLUSTER)
+    async with (
+        joined(store, 1, config=GUARDED) as (first, _),
+        joined(store, 2, config=GUARDED) as (second, _),
+        users(first, "root") as (root,),
+        users(second, "alice") as (asks,),
+    ):
+
+        async def code() -> int:
+            return int((await asks(m.DescribeLogDirsRequest(topics=[]), 4)).error_code)
+
+        await create(root, right)
+        await until(code, lambda found: not found)
+        await root.create("t")
+        await both.wait()
+        await delete(root, wanted(m.DeleteAclsFilter))
+        assert await until(code, bool, 20) == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
