@@ -221,14 +221,24 @@ class Access:
     # Topics
 
     def find(
-        self, client: ConnectionContext, operation: AclOperation, name: str, topic_id: bytes | None
+        self,
+        client: ConnectionContext,
+        operation: AclOperation,
+        name: str,
+        topic_id: bytes | None,
+        *,
+        or_cluster: AclOperation | None = None,
     ) -> TopicRecord | None:
-        """The topic of this id, or of this name where the id is None; None where there is none that may be used."""
+        """The topic of this id, or of this name where the id is None; None where there is none that may be used.
+
+        Whoever may do `or_cluster` with the cluster may use all topics.
+        """
         topics = self._topics
         record = topics.get(name) if topic_id is None else topics.by_id(topic_id)
-        if record is None or self.authorizer is None:
+        if record is None or self.authorizer is None or self.allows(client, operation, ResourceType.TOPIC, record.name):
             return record
-        return record if self.allows(client, operation, ResourceType.TOPIC, record.name) else None
+        everything = or_cluster is not None and self.allows(client, or_cluster, ResourceType.CLUSTER, CLUSTER_NAME)
+        return record if everything else None
 
     def topic(
         self,
@@ -274,15 +284,26 @@ class Access:
             topics.check_not_internal(record.name)
         return record
 
-    def deletable(self, client: ConnectionContext, name: str, topic_id: bytes | None = None) -> TopicRecord:
-        """A topic that a client may delete, or all of the cluster; raises as `topic`.
+    def deletable(self, client: ConnectionContext, topic_id: bytes) -> TopicRecord:
+        """A topic that a client may delete, or all of the cluster; raises as `topic`."""
+        return self.topic(client, AclOperation.DELETE, "", topic_id, or_cluster=AclOperation.DELETE)
 
-        Whoever may describe a name learns that there is no such topic.
+    def check_deletable(self, client: ConnectionContext, name: str) -> None:
+        """Refuse to delete what a client may not; whether there is a topic of this name is not looked at.
+
+        Raises:
+            TopicAuthorizationError: The client may delete neither it nor all of the cluster.
+            UnknownTopicOrPartitionError: There is none, and the client may know that.
+            InvalidTopicError: It is one of Kafka's own, and the client may know that.
         """
-        missing = topic_id is None and self._topics.get(name) is None
-        told = missing and self.allows(client, AclOperation.DESCRIBE, ResourceType.TOPIC, name)
-        operation = AclOperation.DESCRIBE if told else AclOperation.DELETE
-        return self.topic(client, operation, name, topic_id, or_cluster=AclOperation.DELETE)
+        if self.allows(client, AclOperation.DELETE, ResourceType.CLUSTER, CLUSTER_NAME):
+            return
+        topics = self._topics
+        told = not topics.may_have(name) and not self.allows(client, AclOperation.DELETE, ResourceType.TOPIC, name)
+        if told and self.allows(client, AclOperation.DESCRIBE, ResourceType.TOPIC, name):
+            topics.check_not_internal(name)
+            raise UnknownTopicOrPartitionError(f"there is no topic {name[:300]}")
+        self.check(client, AclOperation.DELETE, ResourceType.TOPIC, name)
 
     def internal(
         self, client: ConnectionContext, operation: AclOperation, name: str, topic_id: bytes | None = None

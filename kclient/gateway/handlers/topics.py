@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Hashable, Iterable
-from contextlib import suppress
 from functools import partial
 from operator import attrgetter
 from typing import ClassVar, Final, TypeVar, cast
@@ -285,11 +284,7 @@ class DeleteTopicsHandler(Handler):
 
     def _record(self, state: DeleteTopicState, client: ConnectionContext) -> TopicRecord | None:
         access, topic_id = self._access, state.topic_id if state.name is None else None
-        found = access.find(client, AclOperation.DELETE, state.name or "", topic_id)
-        if found is None and access.allows(client, AclOperation.DELETE, ResourceType.CLUSTER, CLUSTER_NAME):
-            with suppress(KafkaError):
-                found = access.deletable(client, state.name or "", topic_id)
-        return found
+        return access.find(client, AclOperation.DELETE, state.name or "", topic_id, or_cluster=AclOperation.DELETE)
 
     @staticmethod
     def _is_named_otherwise(state: DeleteTopicState, record: TopicRecord | None, found: Container[Hashable]) -> bool:
@@ -316,7 +311,10 @@ class DeleteTopicsHandler(Handler):
         if state.name is not None:
             if state.topic_id != ZERO_UUID:
                 raise InvalidRequestError("A topic is named either by name or by id")
-            row.topic_id = self._access.deletable(client, state.name).topic_id
+            self._access.check_deletable(client, state.name)
+            record = self._record(state, client)
+            if record is not None:
+                row.topic_id = record.topic_id
             await self._catalogue.delete(state.name, patience=patience, sweep=sweep)
             return
         if state.topic_id == ZERO_UUID:
@@ -324,7 +322,7 @@ class DeleteTopicsHandler(Handler):
         seen = self._access.find(client, AclOperation.DESCRIBE, "", state.topic_id)
         if seen is not None:  # else its name is not told
             row.name = seen.name
-        record = self._access.deletable(client, "", state.topic_id)
+        record = self._access.deletable(client, state.topic_id)
         try:
             await self._catalogue.delete(record.name, record.topic_id, patience, sweep=sweep)
         except UnknownTopicOrPartitionError as error:  # somebody else was faster

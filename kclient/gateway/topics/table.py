@@ -65,6 +65,10 @@ class TopicTable:
         """The topic of this name."""
         return self._by_name.get(name)
 
+    def may_have(self, name: str) -> bool:
+        """Whether there is a topic of this name, or may be one, though it is not served."""
+        return name in self._by_name or name in self.damaged or name in self.unsure
+
     def by_id(self, topic_id: bytes) -> TopicRecord | None:
         """The topic of this id."""
         return self._by_id.get(topic_id)
