@@ -14,8 +14,11 @@ from kclient.errors import ConfigError
 
 _AT_END: Final = r"(?=\r\n\Z|(?<!\r)\n\Z|[\r\x85\u2028\u2029]\Z|\Z)"
 _ANY: Final = r"[^\n\r\x85\u2028\u2029]"
+_LINEAR_ANY: Final = r"[^\n\r\x{85}\x{2028}\x{2029}]"
 _SAME: Final = frozenset("dDsSwWbBAtnrfa")
 """Letters behind a backslash that mean the same in both, without Unicode."""
+IGNORES_CASE: Final = "(?i)"
+"""What a pattern begins with that takes small letters for large ones: those of ASCII alone."""
 _HEX: Final = {"x": 2, "u": 4}
 _NAME: Final = re.compile(r"\(\?<([A-Za-z][A-Za-z0-9]*)>")
 _BACK_NAME: Final = re.compile(r"\\k<([A-Za-z][A-Za-z0-9]*)>")
@@ -33,20 +36,41 @@ def java_pattern(text: str) -> re.Pattern[str]:
     Raises:
         ConfigError: It is none, or has what `re` does not.
     """
-    start = ""
-    if text.startswith("(?i)"):
-        start, text = "(?i)", text[4:]
+    start, text = _start(text)
     try:
-        return re.compile(start + "".join(_Reader(text).parts()), re.ASCII)
+        return re.compile(start + "".join(_Reader(text, _ANY, _AT_END).parts()), re.ASCII)
     except (re.error, OverflowError, RecursionError) as error:
         raise ConfigError(f"the pattern {_brief(text)} cannot be read: {error}") from error
 
 
-class _Reader:
-    """Reads a pattern from the left."""
+def linear_text(text: str) -> str:
+    """The pattern for `LinearPattern`, which takes what `java_pattern` takes: what is more would not be guarded by it.
 
-    def __init__(self, text: str) -> None:
+    Args:
+        text: A pattern that `java_pattern` has read.
+    """
+    start, text = _start(text)
+    return start + "".join(_Reader(text, _LINEAR_ANY, "$").parts())
+
+
+def _start(text: str) -> tuple[str, str]:
+    """The flag that a pattern begins with, and the rest."""
+    return (text[:4], text[4:]) if text.startswith(IGNORES_CASE) else ("", text)
+
+
+class _Reader:
+    """Reads a pattern from the left.
+
+    Args:
+        text: The pattern.
+        anything: What a `.` becomes.
+        at_end: What a `$` becomes.
+    """
+
+    def __init__(self, text: str, anything: str, at_end: str) -> None:
         self._text = text
+        self._anything = anything
+        self._at_end = at_end
         self._at = 0
 
     def parts(self) -> list[str]:
@@ -64,7 +88,7 @@ class _Reader:
         if self._text.startswith("(?", self._at):
             return self._group()
         self._at += 1
-        return {".": _ANY, "$": _AT_END}.get(here, here)
+        return {".": self._anything, "$": self._at_end}.get(here, here)
 
     def _group(self) -> str:
         named = _NAME.match(self._text, self._at)

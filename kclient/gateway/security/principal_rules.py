@@ -9,7 +9,13 @@ from typing import Final
 from kclient.arguments import shown
 from kclient.errors import ConfigError, InvalidRegularExpressionError
 from kclient.gateway.patterns import LinearPattern
-from kclient.gateway.security.java_patterns import JavaReplacement, java_pattern, without_groups_beyond
+from kclient.gateway.security.java_patterns import (
+    IGNORES_CASE,
+    JavaReplacement,
+    java_pattern,
+    linear_text,
+    without_groups_beyond,
+)
 
 RULES: Final = "ssl.principal.mapping.rules"
 DEFAULT: Final = "DEFAULT"
@@ -20,6 +26,33 @@ _RULE: Final = rf"RULE:(?P<pattern>{_FIELD})/(?P<replacement>{_FIELD})/(?P<lette
 _PIECE: Final = re.compile(rf"\s*(?P<piece>{DEFAULT}|{_RULE}.*?|.*?)\s*(?:,\s*|\Z)", re.ASCII)
 """What stands between two commas; a rule may have some within its fields."""
 _WHOLE: Final = re.compile(_RULE, re.ASCII)
+_LIKE_ASCII: Final = str.maketrans(dict.fromkeys("\u0131\u017f\u212a", "\ufffd"))
+"""Where case does not matter RE2 takes these for letters of ASCII, and Java does not."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Guard:
+    """A pattern matched in time that is linear in the name.
+
+    Names that do not match can take `re` minutes, in which nothing else runs: with `CN=(.*?),OU=(.*?),O=(.*?)...` the
+    fifth power of their length, and who asks for a certificate has a say in its subject.
+    """
+
+    whole: LinearPattern
+    later: LinearPattern
+    """Whether it matches anywhere behind the first character."""
+    folded: bool
+
+    def may_match(self, name: str) -> bool:
+        """Whether it matches all of the name."""
+        return self.whole.matches(self._read(name))
+
+    def may_follow(self, name: str, at: int) -> bool:
+        """Whether there is a match that begins there or later."""
+        return at == 0 or self.later.matches(self._read(name[at - 1 :]))
+
+    def _read(self, name: str) -> str:
+        return name.translate(_LIKE_ASCII) if self.folded else name
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,20 +62,30 @@ class _Rule:
     pattern: re.Pattern[str]
     replacement: JavaReplacement
     letters: str
-    linear: LinearPattern | None
-    """The pattern, matched in time that is linear in the name; None where it has what that cannot read."""
+    guard: _Guard | None
+    """None where the pattern has what RE2 cannot read."""
 
     def apply(self, name: str) -> str | None:
         """The user; None where the rule says nothing of the name."""
-        # names that do not match can take `re` minutes, in which nothing else runs: with `CN=(.*?),OU=(.*?),O=(.*?)...`
-        # the fifth power of their length, and who asks for a certificate has a say in its subject
-        if self.linear is not None and not self.linear.matches(name):
+        if self.guard is not None and not self.guard.may_match(name):
             return None
         if self.pattern.fullmatch(name) is None:
             return None
-        # as in Kafka: the whole name has to match, and then every match in it is replaced, of which .* has two
-        user = self.pattern.sub(self.replacement.expand, name)
+        user = self._replaced(name)
         return user.lower() if self.letters == "L" else user.upper() if self.letters == "U" else user
+
+    def _replaced(self, name: str) -> str:
+        """As in Kafka: the whole name has to match, and then every match in it is replaced, of which .* has two."""
+        parts: list[str] = []
+        copied = at = 0
+        while at <= len(name) and (self.guard is None or self.guard.may_follow(name, at)):
+            match = self.pattern.search(name, at)
+            if match is None:
+                break
+            parts += name[copied : match.start()], self.replacement.expand(match)
+            copied = match.end()
+            at = copied if copied > match.start() else copied + 1
+        return "".join((*parts, name[copied:]))
 
 
 class PrincipalRules:
@@ -100,11 +143,14 @@ def _rule(piece: str) -> _Rule | None:
         replacement = JavaReplacement(without_groups_beyond(found["replacement"], pattern.groups), pattern)
     except ConfigError as error:
         raise ConfigError(f"{RULES}: {error}") from error
-    return _Rule(pattern, replacement, found["letters"], _linear(found["pattern"]))
+    return _Rule(pattern, replacement, found["letters"], _guard(found["pattern"]))
 
 
-def _linear(text: str) -> LinearPattern | None:
+def _guard(text: str) -> _Guard | None:
+    linear = linear_text(text)
     try:
-        return LinearPattern(text)
+        return _Guard(
+            LinearPattern(linear), LinearPattern(f"(?s:.+)(?:{linear})(?s:.*)"), text.startswith(IGNORES_CASE)
+        )
     except InvalidRegularExpressionError:  # RE2 does not have all that Java has
         return None

@@ -78,6 +78,41 @@ def test_names_that_are_made_to_keep_a_rule_busy() -> None:
     assert time.process_time() - began < 2
 
 
+KINDS = ("OU", "O", "L", "ST", "C")
+ALMOST = "CN=a" + "".join(f",{kind}=" * 30 for kind in KINDS)
+SIX = ",".join(f"{kind}=(.*?)" for kind in ("CN", *KINDS))
+
+
+@pytest.mark.parametrize("line_break", ["\r", "\x85", "\u2028", "\u2029"])
+def test_names_that_match_but_for_a_line_break(line_break: str) -> None:
+    """Which `.` takes in RE2, and neither in Java nor here."""
+    rules = PrincipalRules(f"RULE:^{SIX}$/$1@$2/L,DEFAULT")
+    name = f"{ALMOST}{line_break}b"
+    began = time.process_time()
+    assert rules.user_of(name) == name
+    assert time.process_time() - began < 2
+
+
+@pytest.mark.parametrize("letter", ["\u0131", "\u017f", "\u212a"])
+def test_names_that_match_but_for_a_letter_that_is_like_one_of_ascii(letter: str) -> None:
+    rules = PrincipalRules(f"RULE:(?i)^{SIX}[isk]$/$1@$2/L,DEFAULT")
+    began = time.process_time()
+    assert rules.user_of(ALMOST + letter) == ALMOST + letter
+    assert rules.user_of("CN=a,ou=b,o=,l=,st=,c=,K") == "a@b"
+    assert time.process_time() - began < 2
+
+
+def test_what_follows_a_match_keeps_no_rule_busy() -> None:
+    """Without `^` and `$` the rest of the name is searched for more of them, as in Java."""
+    rules = PrincipalRules(f"RULE:{SIX}/<$1>/")
+    name = "CN=a,OU=b,O=c,L=d,ST=e,C=f"
+    began = time.process_time()
+    rest = "".join(f",{kind}=" * 30 for kind in ("CN", *KINDS[:-1]))
+    assert rules.user_of(name + rest) == f"<a>f{rest}"
+    assert time.process_time() - began < 2
+    assert rules.user_of(f"{name},{name}") == "<a>f,<a>f"
+
+
 @pytest.mark.parametrize(
     ("rules", "error"),
     [
