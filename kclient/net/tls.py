@@ -10,6 +10,7 @@ import contextlib
 import itertools
 import socket
 import ssl
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 __all__ = ["TlsStream", "accept_tls", "connect_tls"]
 
 _RECORD = 16 * 1024  # the most that TLS encrypts in one piece
+_LEAST = 1024
+"""Bytes of its share that a read takes, however short its record is: OpenSSL takes some microseconds for each."""
 _STEPS_AT_ONCE = 16
 """Of a handshake in threads: it takes two or three, or some more where certificates are long. Later ones wait a little,
 each longer than the one before, so that more bytes come together."""
@@ -82,7 +85,7 @@ class TlsStream(SocketStream):
                 if count == 0:
                     return True
                 assembler.received(count)
-                total += count
+                total += max(count, _LEAST)
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLWantWriteError as error:
@@ -193,8 +196,7 @@ async def _handshake(
                 await _shake_hands(tls)
             else:
                 await anyio.wait_readable(tls)  # who says nothing takes no thread
-                step = partial(anyio.to_thread.run_sync, tls.do_handshake, limiter=threads)
-                await _shake_hands(tls, partial(to_the_end, step))
+                await _shake_hands(tls, partial(_step_in_a_thread, tls, threads))
         except OSError as error:
             problem = explain(error, handshake=True)
             if problem is error:
@@ -202,9 +204,32 @@ async def _handshake(
             raise problem from error
         except ValueError as error:  # no name to look for, or one that cannot be encoded
             raise OSError(f"the host name {name!r} cannot be used with TLS: {error}") from error
+        if server and tls.session_reused:
+            _check_not_expired(tls)
         stream = TlsStream(tls, peer, server=server)
         undo.pop_all()
         return stream
+
+
+async def _step_in_a_thread(tls: ssl.SSLSocket, threads: anyio.CapacityLimiter) -> None:
+    """One step of a handshake; who is given up before its turn has come leaves the queue, and is not worked for."""
+    async with threads:
+        alone = anyio.CapacityLimiter(1)  # there is no second queue behind that one
+        await to_the_end(partial(anyio.to_thread.run_sync, tls.do_handshake, limiter=alone))
+
+
+def _check_not_expired(tls: ssl.SSLSocket) -> None:
+    """A client that resumes a session shows no certificate, and OpenSSL does not look again at the one it has shown.
+
+    Each TLS 1.3 session that is resumed makes a new ticket, so it could come in like that for ever.
+    """
+    try:
+        certificate = tls.getpeercert()
+        expired = certificate and ssl.cert_time_to_seconds(str(certificate["notAfter"])) < time.time()
+    except ValueError as error:  # text that is no UTF-8
+        raise ConnectionAbortedError(f"the client's certificate cannot be read: {error}") from error
+    if expired:
+        raise ConnectionAbortedError("the client's certificate is refused: it has expired since it was shown")
 
 
 async def _shake_hands(tls: ssl.SSLSocket, step: Callable[[], Awaitable[object]] | None = None) -> None:

@@ -1,0 +1,114 @@
+"""Clients that mean harm to a server with TLS: they keep its loop or its threads, or come in with what has expired."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from pathlib import Path
+from types import SimpleNamespace
+
+import anyio
+import pytest
+
+from kclient.net.frames import FrameAssembler
+from kclient.net.tls import accept_tls
+from tests.certificates import Authority
+
+from .links import authority, client_context, server_context, tcp_sockets, tls_pair
+
+pytestmark = pytest.mark.anyio
+
+VERSIONS = [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]
+
+
+@pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.name)
+def test_records_of_a_byte_each_leave_the_loop_to_others(version: ssl.TLSVersion) -> None:
+    """What a connection may read at once is counted in bytes, and each record takes time, however short it is."""
+    mine, theirs = tls_pair(version)
+    size = 3000
+    for byte in size.to_bytes(4, "big") + bytes(size):
+        mine.socket.send(bytes([byte]))
+    assembler = FrameAssembler()
+    theirs.fill(assembler, 1024 * 1024)
+    assert 0 < assembler.received_bytes <= 1024
+    while not assembler.frames:
+        theirs.fill(assembler, 1024 * 1024)
+    assert len(assembler.frames[0]) == size
+    mine.close()
+    theirs.close()
+
+
+async def test_who_is_given_up_leaves_the_queue_for_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else strangers who come by the thousand have all their handshakes reckoned, one after the other."""
+    steps: list[ssl.SSLSocket] = []
+    monkeypatch.setattr(ssl.SSLSocket, "do_handshake", steps.append)
+    left, right = tcp_sockets()
+    left.send(b"\x16")
+    threads = anyio.CapacityLimiter(1)
+    await threads.acquire_on_behalf_of("another")
+    with anyio.CancelScope() as scope:
+        async with anyio.create_task_group() as group:
+
+            async def give_up() -> None:
+                with anyio.fail_after(10):
+                    while not threads.statistics().tasks_waiting:
+                        await anyio.sleep(0.001)
+                scope.cancel()
+                with anyio.CancelScope(shield=True):
+                    await anyio.wait_all_tasks_blocked()
+                    threads.release_on_behalf_of("another")
+
+            group.start_soon(give_up)
+            await accept_tls(right, server_context(), threads=threads)
+    assert not steps
+    assert right.fileno() == -1
+    left.close()
+
+
+def _visit(sock: socket.socket, context: ssl.SSLContext, session: ssl.SSLSession | None) -> ssl.SSLSession:
+    """A client that hears a word."""
+    sock.settimeout(10)
+    with context.wrap_socket(sock, server_hostname="localhost", session=session) as tls:
+        if tls.recv(5) != b"hello":
+            raise ConnectionAbortedError("it is not welcome")
+        assert tls.session_reused is (session is not None)
+        assert tls.session is not None
+        return tls.session
+
+
+@pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.name)
+async def test_a_session_ends_with_the_certificate(
+    tmp_path: Path, version: ssl.TLSVersion, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who resumes one shows no certificate again."""
+    clients = Authority()
+    wanting = authority().server_context(tmp_path, "localhost", client_authority=clients)
+    context = client_context()
+    context.maximum_version = version
+    context.load_cert_chain(clients.issue("client@example.org").write(tmp_path / "client.pem"))
+    sessions: list[ssl.SSLSession] = []
+
+    async def come(session: ssl.SSLSession | None) -> None:
+        left, right = tcp_sockets()
+
+        async def visit() -> None:
+            try:
+                sessions.append(await anyio.to_thread.run_sync(_visit, left, context, session))
+            except OSError:
+                left.close()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(visit)
+            stream = await accept_tls(right, wanting)
+            await stream.send([b"hello"])
+        stream.close()
+
+    await come(None)
+    await come(sessions[-1])
+    assert len(sessions) == 2
+    later = ssl.cert_time_to_seconds("Jan  1 00:00:00 3100 GMT")
+    monkeypatch.setattr("kclient.net.tls.time", SimpleNamespace(time=lambda: later), raising=False)
+    with pytest.raises(ExceptionGroup) as refused:
+        await come(sessions[-1])
+    assert refused.group_contains(ConnectionAbortedError, match="it has expired since it was shown")
+    assert len(sessions) == 2
