@@ -17,7 +17,7 @@ import anyio
 from kclient.errors import ClosedError
 from kclient.net.listeners import close_all
 from kclient.net.streams import ByteStream
-from kclient.net.tls import accept_tls
+from kclient.net.tls_accepting import accept_tls
 
 if TYPE_CHECKING:
     import socket
@@ -85,8 +85,9 @@ class Handshakes:
 
         def done(task: TaskHandle) -> None:
             self._waiting.pop(task, None)
-            self._under_way.pop(task).close()  # nobody else would if the task is cancelled before it begins
+            del self._under_way[task]
             if not slot.attached:
+                sock.close()  # nobody else would if the task is cancelled before it begins
                 slot.end()
 
         task.on_done(done)

@@ -67,8 +67,8 @@ _QUIET_LOOKS = 4
 """Looks without anybody who waits, after which there are no more."""
 _NAMED = 3
 """Stalled connections that a log record names."""
-_PER_CONNECTION, _PER_TLS_CONNECTION = 10_000, 25_000
-"""About how many bytes of memory an idle connection takes."""
+_PER_CONNECTION, _PER_TLS_CONNECTION = 10_000, 70_000
+"""About how many bytes of memory an idle connection takes; OpenSSL's buffers stay as large as they have become."""
 _OVERHEAD_SHARE = 2
 """One part in so many of the memory may be taken by that."""
 _MUCH_BESIDE = 2

@@ -358,14 +358,20 @@ async def test_a_handshake_takes_no_longer_than_it_may(tmp_path: Path, seen: pyt
 
 async def test_handshakes_leave_the_loop_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     on_the_loop: list[tuple[bool, bool]] = []
-    loop, shake = threading.get_ident(), ssl.SSLSocket.do_handshake
+    loop = threading.get_ident()
+    by_client, by_server = ssl.SSLSocket.do_handshake, ssl.SSLObject.do_handshake
 
-    def watched(sock: ssl.SSLSocket, block: bool = False) -> None:
+    def client(sock: ssl.SSLSocket) -> None:
         on_the_loop.append((sock.server_side, threading.get_ident() == loop))
-        shake(sock, block)
+        by_client(sock)
+
+    def server(session: ssl.SSLObject) -> None:
+        on_the_loop.append((session.server_side, threading.get_ident() == loop))
+        by_server(session)
 
     async with served(tmp_path) as gateway:
-        monkeypatch.setattr(ssl.SSLSocket, "do_handshake", watched)
+        monkeypatch.setattr(ssl.SSLSocket, "do_handshake", client)
+        monkeypatch.setattr(ssl.SSLObject, "do_handshake", server)
         await principals(gateway, "MUTUAL", alice())
         monkeypatch.undo()
     assert set(on_the_loop) == {(True, False), (False, True)}
@@ -374,17 +380,17 @@ async def test_handshakes_leave_the_loop_to_others(tmp_path: Path, monkeypatch: 
 async def test_a_handshake_of_single_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not every byte is worth a thread."""
     steps = 0
-    shake = ssl.SSLSocket.do_handshake
+    shake = ssl.SSLObject.do_handshake
 
-    def counted(sock: ssl.SSLSocket, block: bool = False) -> None:
+    def counted(session: ssl.SSLObject) -> None:
         nonlocal steps
         steps += 1
-        shake(sock, block)
+        shake(session)
 
     async with served(tmp_path) as gateway:
         with stranger(gateway, "SSL") as slow:
             slow.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            monkeypatch.setattr(ssl.SSLSocket, "do_handshake", counted)
+            monkeypatch.setattr(ssl.SSLObject, "do_handshake", counted)
             for byte in b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03" + bytes(290):
                 slow.send(bytes([byte]))
                 await anyio.sleep(0.001)

@@ -19,7 +19,8 @@ from kclient.concurrency import Supervisor
 from kclient.net.channel import Channel
 from kclient.net.channel_kinds import open_channel
 from kclient.net.streams import ByteStream, SocketStream, memory_pair, socketpair_streams
-from kclient.net.tls import TlsStream
+from kclient.net.tls import SocketTlsStream, TlsStream
+from kclient.net.tls_accepting import accept_tls
 from kclient.protocol import framing
 from kclient.protocol.messages import ApiVersionsResponse, MetadataResponse
 from kclient.protocol.registry import request_class
@@ -75,11 +76,10 @@ def tls_pair(version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3) -> tuple[TlsStrea
     left, right = tcp_sockets()
     context = client_context()
     context.maximum_version = version
-    options: dict[str, Any] = {"suppress_ragged_eofs": False}
     with ThreadPoolExecutor(1) as executor:
-        server = executor.submit(server_context().wrap_socket, right, server_side=True, **options)
-        client = context.wrap_socket(left, server_hostname="localhost", **options)
-        return TlsStream(client), TlsStream(server.result(10), server=True)
+        server = executor.submit(anyio.run, accept_tls, right, server_context())
+        client = context.wrap_socket(left, server_hostname="localhost", suppress_ragged_eofs=False)
+        return SocketTlsStream(client), server.result(10)
 
 
 def _tls() -> tuple[ByteStream, ByteStream]:

@@ -26,7 +26,8 @@ from kclient.net.connectors import bootstrap_addresses, connect
 from kclient.net.server import Listener, Server, ServerSettings
 from kclient.net.settings import ConnectionSettings
 from kclient.net.streams import CutOffError
-from kclient.net.tls import TlsStream, accept_tls, connect_tls
+from kclient.net.tls import TlsStream, connect_tls
+from kclient.net.tls_accepting import accept_tls
 from kclient.protocol.messages import MetadataRequest, MetadataRequestTopic
 from kclient.testing.cancellation import Cancelled, at_every_checkpoint
 from tests.certificates import Authority

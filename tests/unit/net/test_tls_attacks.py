@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import socket
 import ssl
 from pathlib import Path
@@ -9,9 +10,11 @@ from types import SimpleNamespace
 
 import anyio
 import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from kclient.net.frames import FrameAssembler
-from kclient.net.tls import accept_tls
+from kclient.net.tls import SocketTlsStream, connect_tls
+from kclient.net.tls_accepting import FedTlsStream, accept_tls
 from tests.certificates import Authority
 
 from .links import authority, client_context, server_context, tcp_sockets, tls_pair
@@ -40,8 +43,8 @@ def test_records_of_a_byte_each_leave_the_loop_to_others(version: ssl.TLSVersion
 
 async def test_who_is_given_up_leaves_the_queue_for_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else strangers who come by the thousand have all their handshakes reckoned, one after the other."""
-    steps: list[ssl.SSLSocket] = []
-    monkeypatch.setattr(ssl.SSLSocket, "do_handshake", steps.append)
+    steps: list[ssl.SSLObject] = []
+    monkeypatch.setattr(ssl.SSLObject, "do_handshake", steps.append)
     left, right = tcp_sockets()
     left.send(b"\x16")
     threads = anyio.CapacityLimiter(1)
@@ -63,6 +66,73 @@ async def test_who_is_given_up_leaves_the_queue_for_a_thread(monkeypatch: pytest
     assert not steps
     assert right.fileno() == -1
     left.close()
+
+
+def _expand(secret: bytes, label: bytes, size: int) -> bytes:
+    """What TLS 1.3 derives from a secret (RFC 8446, 7.1), up to the size of a digest."""
+    label = b"tls13 " + label
+    return hmac.digest(secret, size.to_bytes(2, "big") + bytes([len(label)]) + label + b"\0\1", "sha384")[:size]
+
+
+def _changes_of_keys(secret: bytes, count: int, *, asks: bool) -> bytes:
+    """Records of a client that does nothing but change its key, and asks the server to do so as well (4.6.3)."""
+    records = []
+    for _ in range(count):
+        head, body = b"\x17\x03\x03\0\x16", bytes([24, 0, 0, 1, asks, 22])
+        cipher = AESGCM(_expand(secret, b"key", 32))
+        records.append(head + cipher.encrypt(_expand(secret, b"iv", 12), body, head))
+        secret = _expand(secret, b"traffic upd", 48)
+    return b"".join(records)
+
+
+async def _connected(folder: Path) -> tuple[SocketTlsStream, FedTlsStream, bytes]:
+    """Both sides, with small buffers, and the client's secret."""
+    left, right = tcp_sockets()
+    left.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    right.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    context = client_context()
+    context.keylog_filename = str(folder / "keys")
+    clients: list[SocketTlsStream] = []
+
+    async def connect() -> None:
+        clients.append(await connect_tls(left, context, "localhost", "server"))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(connect)
+        server = await accept_tls(right, server_context())
+    lines = (line.split() for line in (folder / "keys").read_text().splitlines())
+    (secret,) = (bytes.fromhex(line[2]) for line in lines if line[0] == "CLIENT_TRAFFIC_SECRET_0")
+    return clients[0], server, secret
+
+
+async def test_changes_of_keys_by_the_thousand_leave_the_loop_to_others(tmp_path: Path) -> None:
+    """OpenSSL does not return from reading while there are more."""
+    client, server, secret = await _connected(tmp_path)
+    changes = _changes_of_keys(secret, 3000, asks=False)
+    assert socket.socket.send(client.socket, changes) == len(changes)
+    assembler = FrameAssembler()
+    times = 0
+    while server.peek(len(changes)):
+        before = server.peek(len(changes))
+        server.fill(assembler)
+        times += 1
+        assert before - server.peek(len(changes)) <= 20_000
+    assert times > 3
+    assert assembler.received_bytes == 0
+    client.close()
+    server.close()
+
+
+async def test_changes_of_keys_whose_answers_nobody_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kclient.net.tls_accepting._UNANSWERED", 1000)
+    client, server, secret = await _connected(tmp_path)
+    changes = _changes_of_keys(secret, 3000, asks=True)
+    assert socket.socket.send(client.socket, changes) == len(changes)
+    with pytest.raises(ConnectionAbortedError, match="more changes of keys than it takes answers to"):
+        while server.peek(len(changes)):
+            server.fill(FrameAssembler())
+    client.close()
+    server.close()
 
 
 def _visit(sock: socket.socket, context: ssl.SSLContext, session: ssl.SSLSession | None) -> ssl.SSLSession:
@@ -107,7 +177,7 @@ async def test_a_session_ends_with_the_certificate(
     await come(sessions[-1])
     assert len(sessions) == 2
     later = ssl.cert_time_to_seconds("Jan  1 00:00:00 3100 GMT")
-    monkeypatch.setattr("kclient.net.tls.time", SimpleNamespace(time=lambda: later), raising=False)
+    monkeypatch.setattr("kclient.net.tls_accepting.time", SimpleNamespace(time=lambda: later), raising=False)
     with pytest.raises(ExceptionGroup) as refused:
         await come(sessions[-1])
     assert refused.group_contains(ConnectionAbortedError, match="it has expired since it was shown")
