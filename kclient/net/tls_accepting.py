@@ -38,6 +38,9 @@ _PIECE: Final = RECORD + 256
 """Bytes that OpenSSL gets at once, while something comes out of them."""
 _SMALL_PIECE: Final = 2048
 """And after a piece of which nothing came out: some 70 changes of keys, of about 20 µs each."""
+_LONGEST_HANDSHAKE: Final = 32 * 1024
+"""Bytes of a client's handshake, which are those of its certificates. What OpenSSL makes of them takes more than ten
+times as much memory for as long as the connection lasts. Java takes no longer ones."""
 _UNANSWERED: Final = 64 * 1024
 """Bytes of OpenSSL's own answers that may wait for a client to read them."""
 
@@ -58,6 +61,7 @@ class FedTlsStream(TlsStream):
         super().__init__(sock, self._tls, peer)
         self._unsent: memoryview = memoryview(b"")
         """Encrypted, and not taken by the socket."""
+        self._fed = 0
         self._owed = 0
         """Bytes at the left of the parts that were encrypted, and have not left whole."""
         self._fruitful = True
@@ -77,6 +81,10 @@ class FedTlsStream(TlsStream):
                 await anyio.sleep((number - _STEPS_AT_ONCE) * _PAUSE)
             while not self._feed(_PIECE):  # who says nothing takes no thread
                 await self._wait_readable()
+            if self._fed > _LONGEST_HANDSHAKE:
+                raise OSError(
+                    f"the client's handshake has more than {_LONGEST_HANDSHAKE} bytes: it shows too many certificates"
+                )
             try:
                 await self._step(threads)
             except ssl.SSLWantReadError:
@@ -155,7 +163,7 @@ class FedTlsStream(TlsStream):
         except BlockingIOError:
             return False
         if piece:
-            self._incoming.write(piece)
+            self._fed += self._incoming.write(piece)
         else:
             self._incoming.write_eof()
         return True
@@ -204,9 +212,22 @@ class FedTlsStream(TlsStream):
     def say_end(self) -> None:
         # a single try: what does not fit into the socket's buffer now is not waited for
         with contextlib.suppress(OSError, ValueError):
-            self._tls.unwrap()
+            if not self._remembered:
+                self._tls.unwrap()
         with contextlib.suppress(OSError, ValueError):  # after a failure, too: it has an alert for the client
             self._push()
+
+    @property
+    def _remembered(self) -> bool:
+        """Whether OpenSSL remembers the session, with all that the client has shown, in case that it comes again.
+
+        It does so for clients of TLS 1.2 that take no tickets, 20,000 of them for two hours, and forgets those that are
+        not told of the end. With certificates of clients each may take hundreds of KiB.
+        """
+        if self.version != "TLSv1.2" or self.peer_certificate is None:
+            return False
+        session = self._tls.session
+        return session is not None and bool(session.id)
 
     async def receive(self, max_bytes: int = RECEIVE_SIZE) -> Buffer:
         while True:

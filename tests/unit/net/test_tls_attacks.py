@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import socket
 import ssl
@@ -144,6 +145,63 @@ def _visit(sock: socket.socket, context: ssl.SSLContext, session: ssl.SSLSession
         assert tls.session_reused is (session is not None)
         assert tls.session is not None
         return tls.session
+
+
+@pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.name)
+async def test_a_chain_that_is_too_long(tmp_path: Path, version: ssl.TLSVersion) -> None:
+    """OpenSSL takes 100 KiB, and more than a megabyte of memory for them."""
+    clients = Authority()
+    wanting = authority().server_context(tmp_path, "localhost", client_authority=clients)
+    context = client_context()
+    context.maximum_version = version
+    shown = clients.issue("client@example.org")
+    for others, welcome in ((5, True), (100, False)):
+        (tmp_path / "client.pem").write_text(shown.key + shown.chain + clients.pem * others)
+        context.load_cert_chain(tmp_path / "client.pem")
+        left, right = tcp_sockets()
+
+        async def visit(sock: socket.socket = left) -> None:
+            with contextlib.suppress(OSError):
+                await anyio.to_thread.run_sync(_visit, sock, context, None)
+            sock.close()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(visit)
+            if welcome:
+                stream = await accept_tls(right, wanting)
+                await stream.send([b"hello"])
+                stream.close()
+            else:
+                with pytest.raises(OSError, match="more than 32768 bytes: it shows too many certificates"):
+                    await accept_tls(right, wanting)
+
+
+@pytest.mark.parametrize("first", ["client", "server"])
+async def test_who_has_gone_is_forgotten(tmp_path: Path, first: str) -> None:
+    """OpenSSL would keep sessions of TLS 1.2 without tickets, with the certificates."""
+    clients = Authority()
+    wanting = authority().server_context(tmp_path, "localhost", client_authority=clients)
+    context = client_context()
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_TICKET
+    context.load_cert_chain(clients.issue("client@example.org").write(tmp_path / "client.pem"))
+    left, right = tcp_sockets()
+    streams: list[SocketTlsStream] = []
+
+    async def connect() -> None:
+        streams.append(await connect_tls(left, context, "localhost", "server"))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(connect)
+        server = await accept_tls(right, wanting)
+    if first == "client":
+        streams[0].close()
+        assert await server.receive() == b""
+    server.close()
+    del server
+    streams[0].close()
+    assert wanting.session_stats()["accept_good"] == 1
+    assert wanting.session_stats()["number"] == 0
 
 
 @pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.name)
