@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("kclient.net.server")
 
 MOST: Final = 500
-"""Handshakes that are under way at a time: beyond that the oldest is given up for each new one."""
+"""Handshakes that are under way at a time. For each one more one is given up: the oldest of the host that has most."""
 _THREADS: Final = 2
 """They are worked at in so many threads at a time."""
 _TOLD_AGAIN: Final = 60.0
@@ -53,8 +53,9 @@ class Handshakes:
         self._timeout = timeout
         self._attach = attach
         self._under_way: dict[TaskHandle, socket.socket] = {}
-        self._waiting: dict[TaskHandle, str] = {}
-        """Those of them that were not given up, the oldest first, with the names of their clients."""
+        self._waiting: dict[str | None, dict[TaskHandle, str]] = {}
+        """Those of them that were not given up by hosts, the oldest first, with the names of their clients."""
+        self._waiting_count = 0
         self._threads: anyio.CapacityLimiter | None = None
         self._told = float("-inf")
         self._given_up = 0
@@ -75,16 +76,17 @@ class Handshakes:
         """
         if self._threads is None:
             self._threads = anyio.CapacityLimiter(_THREADS)
-        while len(self._waiting) >= MOST:
-            self._give_up_oldest()
+        while self._waiting_count >= MOST:
+            self._give_up_one()
         task = self._supervisor.spawn(
             self._shake_hands, sock, listener, source, peer, slot, name=f"TLS handshake {peer}"
         )
         self._under_way[task] = sock
-        self._waiting[task] = peer
+        self._waiting.setdefault(slot.host, {})[task] = peer
+        self._waiting_count += 1
 
         def done(task: TaskHandle) -> None:
-            self._waiting.pop(task, None)
+            self._forget(slot.host, task)
             del self._under_way[task]
             if not slot.attached:
                 sock.close()  # nobody else would if the task is cancelled before it begins
@@ -106,16 +108,25 @@ class Handshakes:
         """In a forked child: close the descriptors that it inherited."""
         close_all(list(self._under_way.values()))
 
-    def _give_up_oldest(self) -> None:
-        task = next(iter(self._waiting))
-        peer = self._waiting.pop(task)
+    def _forget(self, host: str | None, task: TaskHandle) -> None:
+        """It does not count any more."""
+        tasks = self._waiting.get(host, {})
+        if tasks.pop(task, None) is not None:
+            self._waiting_count -= 1
+            if not tasks:
+                del self._waiting[host]
+
+    def _give_up_one(self) -> None:
+        host = max(self._waiting, key=lambda host: len(self._waiting[host]))  # of several the first
+        task, peer = next(iter(self._waiting[host].items()))
+        self._forget(host, task)
         task.cancel()
         self._given_up += 1
         now = anyio.current_time()
         if now - self._told >= _TOLD_AGAIN:
             logger.warning(
-                "%d TLS handshakes are under way, as many as may be: for each new one the oldest is given up, %d so "
-                "far, the last one of %s", MOST, self._given_up, peer,
+                "%d TLS handshakes are under way, as many as may be: for each new one the oldest of the host that has "
+                "most is given up, %d so far, the last one of %s", MOST, self._given_up, peer,
             )  # fmt: skip
             self._told, self._given_up = now, 0
 

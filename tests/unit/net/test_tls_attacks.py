@@ -6,6 +6,7 @@ import contextlib
 import hmac
 import socket
 import ssl
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,11 +15,13 @@ import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from kclient.net.frames import FrameAssembler
+from kclient.net.server import Server
 from kclient.net.tls import SocketTlsStream, connect_tls
 from kclient.net.tls_accepting import FedTlsStream, accept_tls
 from tests.certificates import Authority
 
-from .links import authority, client_context, server_context, tcp_sockets, tls_pair
+from .links import authority, client_context, server_context, supervised, tcp_sockets, tls_pair
+from .test_plain_loops import Handler
 
 pytestmark = pytest.mark.anyio
 
@@ -134,6 +137,28 @@ async def test_changes_of_keys_whose_answers_nobody_reads(tmp_path: Path, monkey
             server.fill(FrameAssembler())
     client.close()
     server.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have one address only that loops back")
+async def test_who_comes_by_the_hundred_does_not_drive_out_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kclient.net.handshakes.MOST", 5)
+    async with supervised() as supervisor:
+        server = Server(Handler(), supervisor)
+        listener = await server.listen_tcp("127.0.0.1", ssl_context=server_context())
+        address = ("127.0.0.1", listener.address.port)
+        with contextlib.ExitStack() as stack:
+            slow = stack.enter_context(socket.create_connection(address, source_address=("127.0.0.2", 0)))
+            strangers = [stack.enter_context(socket.create_connection(address)) for _ in range(20)]
+            for sock in strangers[:15]:
+                sock.setblocking(False)
+                with anyio.fail_after(10):
+                    await anyio.wait_readable(sock)
+                assert sock.recv(1) == b""
+            stream = await connect_tls(slow, client_context(), "localhost", "server")
+            assert stream.version == "TLSv1.3"
+            stream.close()
+        await server.aclose()
+        assert not server._handshakes
 
 
 def _visit(sock: socket.socket, context: ssl.SSLContext, session: ssl.SSLSession | None) -> ssl.SSLSession:
