@@ -22,8 +22,8 @@ _Stamp: TypeAlias = tuple[tuple[int, ...] | None, ...]
 class FollowedContext:
     """Certificates are renewed while clients run: connections that are made then show and trust the new ones.
 
-    Files that cannot be used change nothing, and are told of once; so one that is just being written is read when
-    it is whole. What is read from a pipe is not followed.
+    Files that cannot be used change nothing, and are told of each time that they change; so one that is just being
+    written is read when it is whole. What is read from a pipe is not followed.
 
     Args:
         make: Makes the context; None without TLS.
@@ -41,8 +41,8 @@ class FollowedContext:
         self._followed = bool(files) and self._context is not None and None not in self._stamp
         self._again = False
         """Whether what failed last may succeed without a change: there were too many open files, say."""
-        self._told: str | None = None
-        """Why the files cannot be used, as the log was told."""
+        self._told: tuple[str, _Stamp] | None = None
+        """Why the files cannot be used, as the log was told, and which."""
 
     @property
     def context(self) -> ssl.SSLContext | None:
@@ -79,8 +79,9 @@ class FollowedContext:
             logger.info("%s changed: new connections use what it is now", names)
 
     def _tell(self, names: str, reason: str) -> None:
-        if reason != self._told:
-            self._told = reason
+        # again for other files: who takes trust away has to learn that it has no effect, whatever was wrong before
+        if (reason, self._stamp) != self._told:
+            self._told = reason, self._stamp
             logger.warning("%s changed, but cannot be used; new connections use what it was before: %s", names, reason)
 
     def _look(self) -> _Stamp:

@@ -458,6 +458,19 @@ async def test_trust_that_is_taken_away(tmp_path: Path) -> None:
         assert await principals(gateway, "MUTUAL", alice())
 
 
+async def test_trust_that_cannot_be_taken_away_is_told_of(tmp_path: Path, seen: pytest.LogCaptureFixture) -> None:
+    """While the key store cannot be read nothing is made anew; that this was told before does not count."""
+    async with served(tmp_path) as gateway:
+        (tmp_path / "gateway.pem").unlink()
+        for _ in range(2):
+            assert await principals(gateway, "MUTUAL", alice())
+        assert seen.text.count("cannot be used; new connections use what it was before") == 1
+        (tmp_path / "clients.pem").write_text(broker_authority().pem)
+        for _ in range(2):
+            assert await principals(gateway, "MUTUAL", alice())
+        assert seen.text.count("cannot be used; new connections use what it was before") == 2
+
+
 def test_nobody_renegotiates(tmp_path: Path) -> None:
     given = gateway_settings(tmp_path, **{"ssl.keystore.location": None})
     own = {"listener.name.mutual.ssl.keystore.location": tmp_path / "gateway.pem"}
