@@ -8,13 +8,12 @@ something else.
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Final, NamedTuple
 
 from kclient.errors import ConfigError
 
 _AT_END: Final = r"(?=\r\n\Z|(?<!\r)\n\Z|[\r\x85\u2028\u2029]\Z|\Z)"
 _ANY: Final = r"[^\n\r\x85\u2028\u2029]"
-_LINEAR_ANY: Final = r"[^\n\r\x{85}\x{2028}\x{2029}]"
 _SAME: Final = frozenset("dDsSwWbBAtnrfa")
 """Letters behind a backslash that mean the same in both, without Unicode."""
 IGNORES_CASE: Final = "(?i)"
@@ -25,6 +24,23 @@ _BACK_NAME: Final = re.compile(r"\\k<([A-Za-z][A-Za-z0-9]*)>")
 _PLAIN_GROUPS: Final = ("(?:", "(?=", "(?!", "(?<=", "(?<!", "(?>")
 _REFERENCE: Final = re.compile(r"\$([0-9]+)")
 _IN_CLASS: Final = ("&&", "||", "~~", "--", "[")
+
+
+class _Dialect(NamedTuple):
+    """How others write what Java has."""
+
+    anything: str
+    """A `.` of Java's."""
+    at_end: str
+    """`$` and `\\Z`."""
+    very_end: str
+    """`\\z`."""
+    code: str
+    """`\\u` with its digits."""
+
+
+_PYTHON: Final = _Dialect(_ANY, _AT_END, r"\Z", r"\u%s")
+_RE2: Final = _Dialect(r"[^\n\r\x{85}\x{2028}\x{2029}]", "$", r"\z", r"\x{%s}")
 
 
 def java_pattern(text: str) -> re.Pattern[str]:
@@ -38,7 +54,7 @@ def java_pattern(text: str) -> re.Pattern[str]:
     """
     start, text = _start(text)
     try:
-        return re.compile(start + "".join(_Reader(text, _ANY, _AT_END).parts()), re.ASCII)
+        return re.compile(start + "".join(_Reader(text, _PYTHON).parts()), re.ASCII)
     except (re.error, OverflowError, RecursionError) as error:
         raise ConfigError(f"the pattern {_brief(text)} cannot be read: {error}") from error
 
@@ -50,7 +66,7 @@ def linear_text(text: str) -> str:
         text: A pattern that `java_pattern` has read.
     """
     start, text = _start(text)
-    return start + "".join(_Reader(text, _LINEAR_ANY, "$").parts())
+    return start + "".join(_Reader(text, _RE2).parts())
 
 
 def _start(text: str) -> tuple[str, str]:
@@ -63,14 +79,12 @@ class _Reader:
 
     Args:
         text: The pattern.
-        anything: What a `.` becomes.
-        at_end: What a `$` becomes.
+        dialect: What it becomes.
     """
 
-    def __init__(self, text: str, anything: str, at_end: str) -> None:
+    def __init__(self, text: str, dialect: _Dialect) -> None:
         self._text = text
-        self._anything = anything
-        self._at_end = at_end
+        self._dialect = dialect
         self._at = 0
 
     def parts(self) -> list[str]:
@@ -88,7 +102,7 @@ class _Reader:
         if self._text.startswith("(?", self._at):
             return self._group()
         self._at += 1
-        return {".": self._anything, "$": self._at_end}.get(here, here)
+        return {".": self._dialect.anything, "$": self._dialect.at_end}.get(here, here)
 
     def _group(self) -> str:
         named = _NAME.match(self._text, self._at)
@@ -135,10 +149,10 @@ class _Reader:
         if letter in _HEX:
             digits = self._text[self._at + 2 : self._at + 2 + _HEX[letter]]
             self._at += 2 + _HEX[letter]
-            return f"\\{letter}{digits}"  # wrong ones are refused by `re`
+            return self._dialect.code % digits if letter == "u" else f"\\x{digits}"  # wrong ones are refused by `re`
         self._at += 2
         if not in_class and letter in ("z", "Z"):
-            return r"\Z" if letter == "z" else _AT_END
+            return self._dialect.very_end if letter == "z" else self._dialect.at_end
         if not in_class and letter in "123456789" and letter:
             if self._text[self._at : self._at + 1].isdigit():
                 raise self._refused(f"{here} before a digit")

@@ -102,6 +102,15 @@ def test_names_that_match_but_for_a_letter_that_is_like_one_of_ascii(letter: str
     assert time.process_time() - began < 2
 
 
+@pytest.mark.parametrize("end", [r"\Z", r"\z", r"\u0061\Z", r"\x61$", r"\u0061*(?<rest>x?)"])
+def test_what_java_writes_otherwise_keeps_no_rule_busy(end: str) -> None:
+    rules = PrincipalRules(f"RULE:^CN=([a-z]+)+{end}/<$1>/,DEFAULT")
+    began = time.process_time()
+    assert rules.user_of(f"CN={'a' * 60}!") == f"CN={'a' * 60}!"
+    assert time.process_time() - began < 2
+    assert (rules.user_of("CN=aba") or "").startswith("<ab")
+
+
 def test_what_follows_a_match_keeps_no_rule_busy() -> None:
     """Without `^` and `$` the rest of the name is searched for more of them, as in Java."""
     rules = PrincipalRules(f"RULE:{SIX}/<$1>/")
