@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hmac
+import os
 import socket
 import ssl
 import sys
@@ -265,3 +266,25 @@ async def test_a_session_ends_with_the_certificate(
         await come(sessions[-1])
     assert refused.group_contains(ConnectionAbortedError, match="it has expired since it was shown")
     assert len(sessions) == 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not list what a process has open")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+async def test_a_forked_child_does_not_keep_who_shakes_hands() -> None:
+    """Else the client would wait for its time to run out when the parent has gone."""
+    async with supervised() as supervisor:
+        server = Server(Handler(), supervisor)
+        listener = await server.listen_tcp("127.0.0.1", ssl_context=server_context())
+        with socket.create_connection(("127.0.0.1", listener.address.port)) as client:
+            client.send(b"\x16")
+            with anyio.fail_after(10):
+                while not server._handshakes:
+                    await anyio.sleep(0.001)
+            await anyio.wait_all_tasks_blocked()
+            child = os.fork()
+            if child == 0:
+                before = len(os.listdir("/proc/self/fd"))
+                server.abandon()
+                os._exit(before - len(os.listdir("/proc/self/fd")))
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2, "the listener's, and the client's"
+        await server.aclose()
