@@ -62,6 +62,7 @@ class FedTlsStream(TlsStream):
         self._unsent: memoryview = memoryview(b"")
         """Encrypted, and not taken by the socket."""
         self._fed = 0
+        """Bytes that OpenSSL was given."""
         self._owed = 0
         """Bytes at the left of the parts that were encrypted, and have not left whole."""
         self._fruitful = True
@@ -79,12 +80,12 @@ class FedTlsStream(TlsStream):
         for number in itertools.count():
             if number >= _STEPS_AT_ONCE:  # who sends single bytes is not worth a thread for each
                 await anyio.sleep((number - _STEPS_AT_ONCE) * _PAUSE)
-            while not self._feed(_PIECE):  # who says nothing takes no thread
-                await self._wait_readable()
             if self._fed > _LONGEST_HANDSHAKE:
                 raise OSError(
                     f"the client's handshake has more than {_LONGEST_HANDSHAKE} bytes: it shows too many certificates"
                 )
+            while not self._feed(_PIECE):  # who says nothing takes no thread
+                await self._wait_readable()
             try:
                 await self._step(threads)
             except ssl.SSLWantReadError:

@@ -181,7 +181,7 @@ async def test_a_chain_that_is_too_long(tmp_path: Path, version: ssl.TLSVersion)
     context = client_context()
     context.maximum_version = version
     shown = clients.issue("client@example.org")
-    for others, welcome in ((5, True), (100, False)):
+    for others, welcome in ((20, True), (150, False)):
         (tmp_path / "client.pem").write_text(shown.key + shown.chain + clients.pem * others)
         context.load_cert_chain(tmp_path / "client.pem")
         left, right = tcp_sockets()
