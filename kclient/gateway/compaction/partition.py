@@ -73,6 +73,7 @@ class PartitionCleaning:
         self._workers = workers
         self._now_ms = now_ms
         self._paced = paced
+        self._remembered = False
         records = found.end - found.first_dirty
         self._slots = max(min(table_bytes // _SLOT_BYTES, records * 10 // 9 + 2), 2)
 
@@ -145,10 +146,22 @@ class PartitionCleaning:
             await rewriting.append(list(cleaning.flush()))
             if cleaning.stats.changed == changed:
                 return False
+            await self._remember()
             await rewriting.commit()
             return True
         finally:
             await rewriting.discard()
+
+    async def _remember(self) -> None:
+        """Have the partition's checkpoint tell what it knows of producers and transactions from what may go now.
+
+        Whoever opens it after a crash reads on from its last checkpoint: the end of a transaction that was open there
+        may be gone by then, and with it all that would tell that it is not open any more.
+        """
+        checkpoints = self._partition.checkpoints
+        if not self._remembered and checkpoints.dirty:
+            await checkpoints.write()
+        self._remembered = True
 
 
 def _last_of(windows: Mapping[int, ProducerWindow]) -> dict[int, LastOfProducer]:

@@ -16,8 +16,11 @@ from kclient.gateway.compaction.dirty import Cleanable, cleanable
 from kclient.gateway.config import TopicConfig
 from kclient.gateway.partition import Partition
 from kclient.htp.port import SegmentInfo, TopicSettings
+from kclient.protocol.messages.produce import InitProducerIdRequest
+from kclient.protocol.messages.transactions import EndTxnRequest
 from kclient.records import BatchBuilder, decode_records, iter_headers
-from tests.gateway_wire import Wire, running
+from tests.copied_stores import copy_as_killed
+from tests.gateway_wire import Wire, produce_request, running
 
 QUIET = {"log.cleaner.backoff.ms": "3600000"}
 """Nothing is cleaned but when a test says so."""
@@ -153,6 +156,30 @@ async def test_what_a_producer_repeats_is_recognised_afterwards(url: str) -> Non
             assert (await wire.produce("t", bytearray(batch))).base_offset == 0
             again = keyed([(b"c", b"5")], producer_id=producer_id, sequence=2)
             assert (await wire.produce("t", again)).base_offset == 4
+
+
+@pytest.mark.anyio
+async def test_a_transaction_that_a_checkpoint_saw_open_stays_ended_after_a_crash(tmp_path: Path) -> None:
+    async with running(f"embedded:{tmp_path / 'data'}", config=QUIET) as (gateway, wire):
+        await compacted(wire, delete_retention_ms="0")
+        await wire.produce("t", keyed([(b"z", b"0")]))
+        begun = await wire(InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=60_000), 4)
+        batch = keyed([(b"a", b"1")], producer_id=begun.producer_id, sequence=0, transactional=True)
+        await wire(produce_request("t", batch, transactional_id="x"), 12)
+        assert not (await wire.delete_records("t", 1)).error_code, "which writes a checkpoint"
+        end = EndTxnRequest(transactional_id="x", producer_id=begun.producer_id, producer_epoch=0, committed=True)
+        assert not (await wire(end, 5)).error_code
+        assert (await wire.fetch("t", 2, max_wait_ms=30_000)).high_watermark == 3, "the marker is there"
+        for value in (b"2", b"3", b"4"):
+            await wire.produce("t", keyed([(b"a", value)]))
+            await roll(gateway)
+            assert await gateway.parts.cleaner.clean_dirtiest()
+        headers = [header for _, header in iter_headers(bytes((await wire.fetch("t", 1)).records or b""))]
+        assert headers[-1].next_offset == 4
+        assert not any(header.is_control and header.count for header in headers)
+        copy_as_killed(tmp_path / "data", tmp_path / "killed")
+    async with running(f"embedded:{tmp_path / 'killed'}", config=QUIET) as (_, wire):
+        assert (await wire.offset("t", -1, isolation_level=1)).offset == 6
 
 
 @pytest.mark.anyio
