@@ -27,9 +27,12 @@ if TYPE_CHECKING:
     from kclient.gateway.producer_windows import ProducerWindow
     from kclient.gateway.workers import Workers
     from kclient.htp.port import SegmentInfo
+    from kclient.types import Buffer
 
 _PIECE_BYTES: Final = 1 << 20
 _SLOT_BYTES: Final = 24
+_BATCHES_AT_ONCE: Final = 500
+"""Batches that the store takes in one turn of the loop."""
 
 
 class Cleaned(NamedTuple):
@@ -140,7 +143,9 @@ class PartitionCleaning:
                 pulled = await self._topic.pull(position, max_bytes=_PIECE_BYTES)
                 if not pulled.data:
                     break
-                await rewriting.append(await self._workers.run(lambda data=pulled.data: list(cleaning.feed(data))))  # type: ignore[misc]
+                kept: list[Buffer] = await self._workers.run(lambda data=pulled.data: list(cleaning.feed(data)))  # type: ignore[misc]
+                for number in range(0, len(kept), _BATCHES_AT_ONCE):
+                    await rewriting.append(kept[number : number + _BATCHES_AT_ONCE])
                 position = pulled.last + 1
                 await self._paced(len(pulled.data))
             await rewriting.append(list(cleaning.flush()))

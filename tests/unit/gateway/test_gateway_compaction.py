@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import anyio
@@ -15,10 +15,12 @@ from kclient.gateway import Gateway
 from kclient.gateway.compaction.dirty import Cleanable, cleanable
 from kclient.gateway.config import TopicConfig
 from kclient.gateway.partition import Partition
+from kclient.htp.memory.topic import MemoryRewriting
 from kclient.htp.port import SegmentInfo, TopicSettings
 from kclient.protocol.messages.produce import InitProducerIdRequest
 from kclient.protocol.messages.transactions import EndTxnRequest
 from kclient.records import BatchBuilder, decode_records, iter_headers
+from kclient.types import Buffer
 from tests.copied_stores import copy_as_killed
 from tests.gateway_wire import Wire, produce_request, running
 
@@ -227,6 +229,28 @@ async def test_topics_that_are_not_compacted_stay_as_they_are(url: str) -> None:
         await roll(gateway)
         assert not await gateway.parts.cleaner.clean_dirtiest()
         assert len(await stored(wire)) == 2
+
+
+@pytest.mark.anyio
+async def test_a_store_is_given_few_batches_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """memory: looks at each of them in the event loop."""
+    monkeypatch.setattr("kclient.gateway.compaction.partition._BATCHES_AT_ONCE", 3)
+    given: list[int] = []
+    append = MemoryRewriting.append
+
+    async def noticed(self: MemoryRewriting, messages: Sequence[Buffer]) -> None:
+        given.append(len(messages))
+        await append(self, messages)
+
+    monkeypatch.setattr(MemoryRewriting, "append", noticed)
+    async with running(config=QUIET) as (gateway, wire):
+        await compacted(wire)
+        for number in range(8):
+            await wire.produce("t", keyed([(b"%d" % number, b"1"), (b"a", b"2")]))
+        await roll(gateway)
+        assert await gateway.parts.cleaner.clean_dirtiest()
+        assert len(await stored(wire)) == 9
+    assert given == [3, 3, 2, 0]
 
 
 @pytest.mark.anyio
