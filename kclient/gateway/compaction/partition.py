@@ -115,6 +115,8 @@ class PartitionCleaning:
         )
         replaced = 0
         for segment in segments:
+            if not self._partition.config.compacts:  # any more
+                return Cleaned(self._found.first_dirty, cleaning.stats, replaced)
             replaced += await self._clean_segment(segment, cleaning)
         return Cleaned(offsets.end, cleaning.stats, replaced)
 
@@ -152,6 +154,8 @@ class PartitionCleaning:
             if cleaning.stats.changed == changed:
                 return False
             await self._remember()
+            if not self._partition.config.compacts:
+                return False
             await rewriting.commit()
             return True
         finally:

@@ -309,6 +309,27 @@ async def test_a_topic_is_deleted_meanwhile(
 
 
 @pytest.mark.anyio
+async def test_a_topic_is_not_compacted_any_more_meanwhile(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was not put in its place by then stays, and is dirty when it is compacted again."""
+    async with running(url, config=QUIET) as (gateway, wire):
+        await filled(gateway, wire)
+        calls = 0
+
+        async def change(_: int) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == 5:  # three pieces are noted, the second of three segments is being rewritten
+                assert await wire.alter(2, "t", ("cleanup.policy", 0, "delete")) == ErrorCode.NONE
+
+        monkeypatch.setattr(gateway.parts.cleaner, "_pace", change)
+        assert not await gateway.parts.cleaner.clean_dirtiest()
+        assert [offset for offset, _, _ in await stored(wire)] == [2, 3, 4, 5]
+        assert await wire.alter(2, "t", ("cleanup.policy", 0, "compact")) == ErrorCode.NONE
+        assert await gateway.parts.cleaner.clean_dirtiest()
+        assert await stored(wire) == [(4, b"a", b"2"), (5, b"b", b"2")]
+
+
+@pytest.mark.anyio
 @pytest.mark.parametrize("pieces", range(1, 5))
 async def test_the_gateway_closes_meanwhile(tmp_path: Path, pieces: int, caplog: pytest.LogCaptureFixture) -> None:
     url = f"embedded:{tmp_path / 'data'}"
