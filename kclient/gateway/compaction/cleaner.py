@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -107,6 +108,8 @@ class LogCleaner:
         """Which cannot be cleaned, and why."""
         self._kept: dict[Partition, None] = {}
         """Those whose store cannot rewrite what it has."""
+        self._dirty: list[tuple[TopicRecord, Partition]] = []
+        """Those that were dirty when all were looked at, and have not had their turn since; the dirtiest last."""
         self._running = anyio.Lock()
         self._changed = Wakeup()
         self.runs: int = 0
@@ -133,16 +136,23 @@ class LogCleaner:
                     await anyio.lowlevel.checkpoint()
 
     async def clean_dirtiest(self) -> bool:
-        """Clean the log of which most is dirty; whether there was one."""
+        """Clean the log of which most is dirty; whether there was one.
+
+        There may be thousands, after a start above all: they are all looked at again only when those that were dirty
+        the last time have had their turn.
+        """
         if self._unreadable():
             return False
         async with self._running:
-            failed: set[Partition] = set()
-            while (found := await self._dirtiest(failed)) is not None:
-                partition, range_ = found
-                if await self._clean_or_warn(partition, range_):
-                    return True
-                failed.add(partition)
+            looked = False
+            while self._dirty or not looked:
+                if not self._dirty:
+                    self._dirty, looked = await self._find_dirty(), True
+                while self._dirty:
+                    record, partition = self._dirty.pop()
+                    range_ = await self._due(record, partition)
+                    if range_ is not None and await self._clean_or_warn(partition, range_):
+                        return True
             return False
 
     def _all(self) -> Iterator[tuple[TopicRecord, Partition]]:
@@ -154,28 +164,32 @@ class LogCleaner:
                 if partition is not None:  # else another gateway leads it, or the topic was deleted meanwhile
                     yield record, partition
 
-    async def _dirtiest(self, failed: set[Partition]) -> tuple[Partition, Cleanable] | None:
-        best: tuple[Partition, Cleanable] | None = None
+    async def _find_dirty(self) -> list[tuple[TopicRecord, Partition]]:
+        """Those that are to be cleaned, the dirtiest last."""
+        found: list[tuple[float, TopicRecord, Partition]] = []
         seen: set[Partition] = set()
         for record, partition in self._all():
             seen.add(partition)
-            if partition in failed or partition in self._given_up or partition in self._kept:
-                continue
-            found = None
-            with anyio.move_on_after(_LONG_S) as looking:  # of one whose disk hangs nothing is known for now
-                try:
-                    found = await self._look(partition)
-                except (KafkaError, OSError) as error:
-                    if not record.gone:
-                        logger.debug("%s is not looked at for what is dirty: %s", partition, error)
-            if looking.cancelled_caught:
-                continue
-            if found is not None and (best is None or found.ratio > best[1].ratio):
-                best = partition, found
+            range_ = await self._due(record, partition)
+            if range_ is not None:
+                found.append((range_.ratio, record, partition))
         self._cleaned = {each: end for each, end in self._cleaned.items() if each in seen}
         self._given_up = {each: why for each, why in self._given_up.items() if each in seen}
         self._kept = {each: None for each in self._kept if each in seen}
-        return best
+        found.sort(key=itemgetter(0))
+        return [(record, partition) for _, record, partition in found]
+
+    async def _due(self, record: TopicRecord, partition: Partition) -> Cleanable | None:
+        """What of a partition is to be cleaned, if it is due and can be."""
+        if not record.config.compacts or partition in self._given_up or partition in self._kept:
+            return None
+        with anyio.move_on_after(_LONG_S):  # of one whose disk hangs nothing is known for now
+            try:
+                return await self._look(partition)
+            except (KafkaError, OSError) as error:
+                if not record.gone:
+                    logger.debug("%s is not looked at for what is dirty: %s", partition, error)
+        return None
 
     async def _look(self, partition: Partition) -> Cleanable | None:
         """What of a partition is to be cleaned, if it is due."""

@@ -254,6 +254,31 @@ async def test_a_store_is_given_few_batches_at_a_time(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.anyio
+async def test_many_that_are_dirty_are_found_at_one_look(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(url, config=QUIET) as (gateway, wire):
+        await wire.create("t", 20, cleanup_policy="compact", min_cleanable_dirty_ratio="0")
+        [record] = [record for record in gateway.parts.topics if record.name == "t"]
+        for index in range(20):
+            await wire.produce("t", keyed([(b"a", b"1"), (b"a", b"2")]), index)
+            partition = gateway.parts.partitions.of(record, index)
+            assert partition is not None
+            await partition.stored_in.roll()
+        cleaner, looks = gateway.parts.cleaner, 0
+        look = cleaner._look
+
+        async def counted(partition: Partition) -> Cleanable | None:
+            nonlocal looks
+            looks += 1
+            return await look(partition)
+
+        monkeypatch.setattr(cleaner, "_look", counted)
+        while await cleaner.clean_dirtiest():
+            pass
+        assert cleaner.runs == 20
+        assert looks == 3 * 20, "before, each in its turn, and after"
+
+
+@pytest.mark.anyio
 async def test_it_is_done_by_itself(url: str) -> None:
     async with running(url, config={"log.cleaner.backoff.ms": "20"}) as (gateway, wire):
         await compacted(wire)
