@@ -66,6 +66,7 @@ class SegmentRewriting:
         self._name = log.name
         self._framing = log.framing
         self._dense = log.settings.dense
+        self._watermark = log.services.watermark
         self.old: Segment = segment
         self._index = SegmentIndex(segment.base, log.settings.index_interval_bytes)
         self._greatest = -1
@@ -100,6 +101,7 @@ class SegmentRewriting:
             raise OrderError(
                 f"{self._name}: ordinal {infos[-1].last} lies behind the segment, which ends before {self.old.next}"
             )
+        self._watermark.check_spare(self._name, sum(info.length for info in infos))
         if self._fd < 0:
             self._fd = self._files.open(self._path, create=True)
         self._files.write(self._fd, messages, index.covered)

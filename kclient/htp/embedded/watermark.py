@@ -27,6 +27,8 @@ _BYTES_PER_S: Final = 1_000_000_000
 _SOONEST_S: Final = 0.05
 _LATEST_S: Final = 5.0
 _WHILE_LOW_S: Final = 0.25
+_SPARE: Final = 8 << 20
+"""Bytes that what takes the place of other messages leaves for new ones, if the watermark is lower."""
 
 
 class Level(Enum):
@@ -113,6 +115,27 @@ class Watermark:
             "messages are refused (min_free_bytes; a gateway's log.dir.min.free.bytes). Make space: delete topics or "
             "records, or shorten their retention"
         )
+
+    def check_spare(self, name: str, size: int) -> None:
+        """Refuse what only takes the place of other messages, where new ones would be refused because of it.
+
+        Where they are anyway, it may have what the watermark keeps: it gives back more in the end. The file system is
+        asked, so this is not for the event loop's thread.
+
+        Args:
+            name: Of the topic.
+            size: Bytes that are to be written.
+
+        Raises:
+            StorageFullError: So much must not be written.
+        """
+        free = self._files.free_bytes(self._directory)
+        spare = _SPARE if self.low else max(self._least + self._least // 10, _SPARE)
+        if free - size < spare:
+            raise StorageFullError(
+                f"{name} could not be rewritten: {self._directory} has {free:,} bytes left, of which {spare:,} are "
+                "kept for new messages. Make space: delete topics or records, or shorten their retention"
+            )
 
     def _tell(self, before: Level, free: int) -> None:
         where, least = self._directory, self._least

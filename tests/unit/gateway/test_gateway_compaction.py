@@ -15,6 +15,7 @@ from kclient.gateway import Gateway
 from kclient.gateway.compaction.dirty import Cleanable, cleanable
 from kclient.gateway.config import TopicConfig
 from kclient.gateway.partition import Partition
+from kclient.htp.embedded.files import Files
 from kclient.htp.memory.topic import MemoryRewriting
 from kclient.htp.port import SegmentInfo, TopicSettings
 from kclient.protocol.messages.produce import InitProducerIdRequest
@@ -402,6 +403,22 @@ async def test_another_gateway_takes_the_store_over_meanwhile(
         monkeypatch.setattr(gateway.parts.cleaner, "_pace", raise_epoch)
         assert not await gateway.parts.cleaner.clean_dirtiest()
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+@pytest.mark.anyio
+async def test_what_little_space_is_left_is_for_producers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(f"embedded:{tmp_path / 'data'}", config=QUIET) as (gateway, wire):
+        await filled(gateway, wire)
+        with monkeypatch.context() as patch:
+            patch.setattr(Files, "free_bytes", lambda *_: 1 << 20)
+            assert not await gateway.parts.cleaner.clean_dirtiest()
+            assert "has 1,048,576 bytes left, of which 8,388,608 are kept for new messages" in caplog.text
+            assert list(tmp_path.rglob("*.tmp")) == []
+            assert len(await stored(wire)) == 6
+        assert await gateway.parts.cleaner.clean_dirtiest()
+        assert await stored(wire) == [(4, b"a", b"2"), (5, b"b", b"2")]
 
 
 @pytest.mark.anyio

@@ -17,7 +17,7 @@ from kclient.htp import (
     TopicSettings,
     open_store,
 )
-from kclient.htp.embedded.watermark import Level, level_of
+from kclient.htp.embedded.watermark import Level, Watermark, level_of
 from kclient.htp.urls import split_options
 from tests.unit.htp.by_name import NamedStore, named_store
 from tests.unit.htp.conftest import prepare
@@ -194,6 +194,33 @@ async def test_nobody_looks_without_one(tmp_path: Path, files: FailingFiles) -> 
 )
 def test_levels(free: int, before: Level, level: Level) -> None:
     assert level_of(free, 100, before) is level
+
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("free", "least", "fits"),
+    [
+        (11 * MIB, 0, True),
+        (9 * MIB - 1, 0, False),
+        (111 * MIB, 100 * MIB, True),
+        (111 * MIB - 1, 100 * MIB, False),  # with a tenth more than the watermark, messages would be taken again
+        (99 * MIB, 100 * MIB, True),  # they are refused anyway
+        (9 * MIB - 1, 100 * MIB, False),
+    ],
+)
+def test_what_takes_the_place_of_other_messages_leaves_some_for_new_ones(
+    tmp_path: Path, files: FailingFiles, free: int, least: int, fits: bool
+) -> None:
+    files.free = free
+    watermark = Watermark(files, str(tmp_path), least)
+    watermark.look()
+    if fits:
+        watermark.check_spare("t:0", MIB)
+        return
+    with pytest.raises(StorageFullError, match=r"t:0 could not be rewritten: .* are kept for new messages"):
+        watermark.check_spare("t:0", MIB)
 
 
 # --- in the address ---
