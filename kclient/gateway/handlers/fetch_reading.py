@@ -39,6 +39,7 @@ from kclient.protocol.messages.fetch import (
     FetchResponsePartitionData,
 )
 from kclient.records import read_header
+from kclient.records.bounds import INT64_MAX
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.fetch")
 
@@ -232,7 +233,7 @@ class FetchReader:
                         fetch.full = fetch.full or item.offset < fetch.end_of(partition.log)
                     else:
                         pulled = partition.direct.pull_nowait(item.offset, max_bytes=most)
-                        if pulled is None:
+                        if pulled is None or _behind_nothing(pulled) < fetch.end_of(partition.log):
                             return None
                         pulled, aborted = fetch.visible(partition, pulled), None
                         if fetch.committed:
@@ -269,6 +270,12 @@ class FetchReader:
                     fetch.full = fetch.full or wanted.offset < fetch.end_of(partition.log)
                 else:
                     pulled = await self._pull(partition, wanted.offset, most, patient=not fetch.late)
+                    while (offset := _behind_nothing(pulled)) < fetch.end_of(partition.log):
+                        if pace.over:
+                            await pace.pause()
+                            if fetch.context.connection.gone:
+                                return
+                        pulled = await self._pull(partition, offset, most, patient=not fetch.late)
                     _check_start(partition, wanted.offset)
                     pulled = fetch.visible(partition, pulled)
                     # of what is visible now: what is decided meanwhile is for the next answer
@@ -388,6 +395,23 @@ def _check(partition: Partition, wanted: Wanted, left: int, end: int, *, first: 
         return -1
     size = max(0, min(wanted.max_bytes, left, MOST_AT_ONCE))
     return size if size or first else -1
+
+
+def _behind_nothing(pulled: Pulled) -> int:
+    """Where to read on, if all that was read are batches without records; the end of all offsets if it is not.
+
+    Where compaction has left nothing there are such batches. Kafka leaves gaps there, and answers with what lies
+    behind: librdkafka takes answers without a record for records that are too large for it, and soon says so.
+    """
+    data, place = pulled.data, 0
+    for _ in range(FEW):
+        if place >= len(data):
+            return pulled.last + 1 if place else INT64_MAX
+        header = read_header(data, place)
+        if header.count:
+            break
+        place += header.length
+    return INT64_MAX
 
 
 def _check_start(partition: Partition, offset: int) -> None:

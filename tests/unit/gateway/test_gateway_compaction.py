@@ -66,7 +66,7 @@ async def roll(gateway: Gateway, name: str = "t") -> None:
 
 
 async def stored(wire: Wire, name: str = "t", start: int = 0) -> list[tuple[int, bytes | None, bytes | None]]:
-    """Offset, key and value of all that can be fetched; the offsets are dense."""
+    """Offset, key and value of all that can be fetched."""
     found: list[tuple[int, bytes | None, bytes | None]] = []
     end = (await wire.offset(name, -1)).offset
     place = start
@@ -78,7 +78,6 @@ async def stored(wire: Wire, name: str = "t", start: int = 0) -> list[tuple[int,
             (record.offset, record.key, record.value) for record in decode_records(data, name, 0, start_offset=place)
         ]
         for _, header in iter_headers(data):
-            assert header.base_offset <= place < header.next_offset or header.next_offset <= place
             place = max(place, header.next_offset)
     return found
 
@@ -177,9 +176,8 @@ async def test_a_transaction_that_a_checkpoint_saw_open_stays_ended_after_a_cras
             await wire.produce("t", keyed([(b"a", value)]))
             await roll(gateway)
             assert await gateway.parts.cleaner.clean_dirtiest()
-        headers = [header for _, header in iter_headers(bytes((await wire.fetch("t", 1)).records or b""))]
-        assert headers[-1].next_offset == 4
-        assert not any(header.is_control and header.count for header in headers)
+        first = next(iter_headers(bytes((await wire.fetch("t", 1)).records or b"")))[1]
+        assert first.base_offset == 5, "the marker is gone"
         copy_as_killed(tmp_path / "data", tmp_path / "killed")
     async with running(f"embedded:{tmp_path / 'killed'}", config=QUIET) as (_, wire):
         assert (await wire.offset("t", -1, isolation_level=1)).offset == 6
@@ -277,6 +275,22 @@ async def test_many_that_are_dirty_are_found_at_one_look(url: str, monkeypatch: 
             pass
         assert cleaner.runs == 20
         assert looks == 3 * 20, "before, each in its turn, and after"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("isolation_level", [0, 1])
+async def test_a_fetch_passes_over_segments_of_which_nothing_is_left(url: str, isolation_level: int) -> None:
+    """Some clients take answers without a record for records that are too large for them."""
+    async with running(url, config=QUIET) as (gateway, wire):
+        await compacted(wire)
+        for number in range(20):
+            await wire.produce("t", keyed([(b"a", b"%d" % number)]))
+            await roll(gateway)
+        assert await gateway.parts.cleaner.clean_dirtiest()
+        for version in (11, 3):
+            answer = await wire.fetch("t", 5, version=version, isolation_level=isolation_level)
+            records = decode_records(bytes(answer.records or b""), "t", 0)
+            assert [(record.offset, record.value) for record in records] == [(19, b"19")]
 
 
 @pytest.mark.anyio
