@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import anyio.to_thread
+import confluent_kafka
 import pytest
 
 import kclient
@@ -201,3 +203,39 @@ async def test_nothing_is_lost_or_comes_back_where_the_gateway_is_killed_amid_it
             }
     finally:
         process.stop()
+
+
+def read_by_librdkafka(bootstrap: str, topic: str) -> tuple[list[bytes | None], list[str]]:
+    """The values that its consumer finds, and the errors that it tells."""
+    values: list[bytes | None] = []
+    errors: list[str] = []
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": topic, "enable.partition.eof": True, "enable.auto.commit": False}
+    )
+    try:
+        consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
+        until_s = time.monotonic() + 60
+        while time.monotonic() < until_s:
+            message = consumer.poll(1)
+            if message is None:
+                continue
+            error = message.error()
+            if error is None:
+                values.append(message.value())
+            elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
+                break
+            else:
+                errors.append(error.str())
+    finally:
+        consumer.close()
+    return values, errors
+
+
+async def test_librdkafka_passes_over_what_has_gone(cleaning_gateway: str, topic: str) -> None:
+    """Segments of which nothing is left are no answers to it: it would take them for records that are too large."""
+    source = Input(cleaning_gateway, topic, 0, time.time_ns() // 1_000_000)
+    await source.create()
+    superseded: list[list[tuple[bytes, bytes | None]]] = [[(KEYS[0], b"%d" % number)] for number in range(40)]
+    await source.plain(*superseded, [(END, b"0")])
+    await until(source.found, lambda found: len(found) == 2, 60)
+    assert await anyio.to_thread.run_sync(read_by_librdkafka, cleaning_gateway, topic) == ([b"39", b"0"], [])
