@@ -232,6 +232,12 @@ class LogCleaner:
         except (KafkaError, OSError) as error:
             logger.warning("compaction of %s failed, it is tried again: %s", partition, error)
             return False
+        except MemoryError:
+            logger.warning(
+                "compaction of %s failed, it is tried again: there is not enough memory; have the table of keys take "
+                "less of it (log.cleaner.dedupe.buffer.size=%d)", partition, self._table_bytes(),
+            )  # fmt: skip
+            return False
         self._cleaned[partition] = done.end
         self.runs += 1
         self.read_bytes += done.stats.read_bytes

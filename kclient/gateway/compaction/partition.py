@@ -22,6 +22,7 @@ from kclient.records import KeyOffsets
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kclient.gateway.aborted import Hidden
     from kclient.gateway.compaction.dirty import Cleanable
     from kclient.gateway.partition import Partition
     from kclient.gateway.producer_windows import ProducerWindow
@@ -104,14 +105,17 @@ class PartitionCleaning:
         segments = [each for each in await self._topic.segments() if not each.active and each.first < offsets.end]
         if not segments:
             return Cleaned(offsets.end, CleaningStats(), 0)
-        cleaning = LogCleaning(
-            offsets,
-            await self._aborted(segments[0].first, segments[-1].next),
-            _last_of(self._partition.log.checkpoint().windows),
-            now_ms=self._now_ms,
-            delete_retention_ms=self._config.delete_retention_ms,
-            max_decompressed=self._config.max_decompressed_bytes,
-            keeps_aborts=True,
+        cleaning = await self._workers.run(
+            partial(
+                LogCleaning,
+                offsets,
+                await self._aborted(segments[0].first, segments[-1].next),
+                _last_of(self._partition.log.checkpoint().windows),
+                now_ms=self._now_ms,
+                delete_retention_ms=self._config.delete_retention_ms,
+                max_decompressed=self._config.max_decompressed_bytes,
+                keeps_aborts=True,
+            )
         )
         replaced = 0
         for segment in segments:
@@ -120,14 +124,16 @@ class PartitionCleaning:
             replaced += await self._clean_segment(segment, cleaning)
         return Cleaned(offsets.end, cleaning.stats, replaced)
 
-    async def _aborted(self, first: int, until: int) -> list[tuple[int, int]]:
-        return list(await self._partition.aborted(first, until, anyio.lowlevel.checkpoint))
+    async def _aborted(self, first: int, until: int) -> Hidden:
+        """The aborted transactions of a range. There may be very many: they are gone through in a thread."""
+        return await self._partition.aborted(first, until, anyio.lowlevel.checkpoint)
 
     async def _note_keys(self) -> KeyOffsets:
         position, end = self._found.first_dirty, self._found.end
         offsets = KeyOffsets(self._slots)
         aborted = await self._aborted(position, end)
-        noting = KeyNoting(offsets, position, aborted, self._config.max_decompressed_bytes)
+        most = self._config.max_decompressed_bytes
+        noting = await self._workers.run(partial(KeyNoting, offsets, position, aborted, most))
         while position < end:
             pulled = await self._topic.pull(position, max_bytes=_PIECE_BYTES)
             if not pulled.data or not await self._workers.run(partial(noting.feed, pulled.data, end)):

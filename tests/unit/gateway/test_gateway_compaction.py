@@ -20,7 +20,7 @@ from kclient.htp.memory.topic import MemoryRewriting
 from kclient.htp.port import SegmentInfo, TopicSettings
 from kclient.protocol.messages.produce import InitProducerIdRequest
 from kclient.protocol.messages.transactions import EndTxnRequest
-from kclient.records import BatchBuilder, decode_records, iter_headers
+from kclient.records import BatchBuilder, KeyOffsets, decode_records, iter_headers
 from kclient.types import Buffer
 from tests.copied_stores import copy_as_killed
 from tests.gateway_wire import Wire, produce_request, running
@@ -431,6 +431,23 @@ async def test_what_little_space_is_left_is_for_producers(
             assert "has 1,048,576 bytes left, of which 8,388,608 are kept for new messages" in caplog.text
             assert list(tmp_path.rglob("*.tmp")) == []
             assert len(await stored(wire)) == 6
+        assert await gateway.parts.cleaner.clean_dirtiest()
+        assert await stored(wire) == [(4, b"a", b"2"), (5, b"b", b"2")]
+
+
+@pytest.mark.anyio
+async def test_without_memory_it_is_tried_again(
+    url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(_: int) -> KeyOffsets:
+        raise MemoryError
+
+    async with running(url, config=QUIET) as (gateway, wire):
+        await filled(gateway, wire)
+        with monkeypatch.context() as patch:
+            patch.setattr("kclient.gateway.compaction.partition.KeyOffsets", refuse)
+            assert not await gateway.parts.cleaner.clean_dirtiest()
+        assert "(log.cleaner.dedupe.buffer.size=134217728)" in caplog.text
         assert await gateway.parts.cleaner.clean_dirtiest()
         assert await stored(wire) == [(4, b"a", b"2"), (5, b"b", b"2")]
 
