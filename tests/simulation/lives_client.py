@@ -419,7 +419,7 @@ class Client:
         found = await within(self.wire.configs(BROKER, ""))
         name = BROKER_SETTINGS[self.number % len(BROKER_SETTINGS)]
         value, source = found[name]
-        shown = value if source == 2 else None
+        shown = value if source == 3 else None
         allowed = self.model.broker.get(name, {None})
         promise(shown in allowed, f"the broker setting {name} is {shown}, expected one of {allowed}")
 
