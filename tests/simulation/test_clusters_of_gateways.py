@@ -25,24 +25,21 @@ from tests.simulation.seeds import blocks
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
+ALL_OF_IT = {
+    *EVENTS, "joined", "told to move", "groups drained", "committed", "joined the group", "left the group",
+    "made", "grown", "deleted", "used", "error 6",
+}  # fmt: skip
+"""What a dozen seeds have happen, or two."""
+
+
 @pytest.mark.slow
 def test_gateways_come_and_go() -> None:
     counts: Counter[str] = Counter()
-    for seed in range(10, 22):
+    for seed in range(10, 40):
         counts += live(seed).counts
-    for what in (
-        *EVENTS,
-        "joined",
-        "told to move",
-        "groups drained",
-        "committed",
-        "joined the group",
-        "left the group",
-    ):
-        assert counts[what], (what, counts)
-    for what in ("made", "grown", "deleted", "used"):
-        assert counts[what], (what, counts)
-    assert counts["error 6"], counts
+        if seed >= 20 and counts.keys() >= ALL_OF_IT:
+            break
+    assert ALL_OF_IT - counts.keys() == set(), counts
     assert counts["acknowledged"] > 500, counts
     assert counts["read"] > 1000, counts
 

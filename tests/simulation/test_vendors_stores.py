@@ -25,14 +25,19 @@ from tests.simulation.vendor_world import live
 MAPPINGS = ("domain", "multilevel", "broker")
 
 
+ALL_OF_IT = {"closed", "killed", "cut off", "stopped", "clock", "failed", "LOST", "UNANSWERED", "LATE"}
+"""What four seeds have happen, or a few more."""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("mapping", MAPPINGS)
 def test_stores_that_are_taken_over(mapping: str) -> None:
     counts: Counter[str] = Counter()
-    for seed in range(4):
+    for seed in range(16):
         counts += live(seed, mapping).counts
-    for what in ("closed", "killed", "cut off", "stopped", "clock", "failed", "LOST", "UNANSWERED", "LATE"):
-        assert counts[what], counts
+        if seed >= 3 and counts.keys() >= ALL_OF_IT:
+            break
+    assert ALL_OF_IT - counts.keys() == set(), counts
     assert counts["committed"] > 50, counts
     assert counts["joined the group"] > counts["left the group"] > 0, counts
     assert counts["acknowledged"] > 300, counts
