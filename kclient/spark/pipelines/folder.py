@@ -166,7 +166,9 @@ class ArchiveFolder:
                 )
 
     def _contents(self) -> tuple[Manifest, list[str], dict[tuple[str, str, int], int], list[str]]:
-        if not self._manifests.is_dir():
+        with explained(f"the archive's folder {self.destination} cannot be read"):
+            found = self._manifests.is_dir()
+        if not found:
             raise ArchiveError(f"{self.destination} holds no archive: there is no folder {self._manifests}")
         last = self.last()
         if last is None:

@@ -80,6 +80,11 @@ def test_what_is_no_archive(tmp_path: Path) -> None:
         ArchiveView(tmp_path)
 
 
+def test_a_folder_that_cannot_be_looked_at(tmp_path: Path) -> None:
+    with pytest.raises(ArchiveError, match="the archive's folder .* cannot be read: .*too long"):
+        ArchiveView(tmp_path / ("x" * 32_767))
+
+
 def test_files_that_are_gone_or_damaged(tmp_path: Path) -> None:
     make_archive(tmp_path, "t", [Row(0, number, b"x" * 100) for number in range(50)])
     view = ArchiveView(tmp_path)
