@@ -81,7 +81,7 @@ def test_what_is_no_archive(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_looked_at(tmp_path: Path) -> None:
-    with pytest.raises(ArchiveError, match="the archive's folder .* cannot be read: .*too long"):
+    with pytest.raises(ArchiveError, match=r"the archive's folder .* cannot be read: .*too long"):
         ArchiveView(tmp_path / ("x" * 32_767))
 
 
