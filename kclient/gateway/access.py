@@ -289,7 +289,10 @@ class Access:
         return self.topic(client, AclOperation.DELETE, "", topic_id, or_cluster=AclOperation.DELETE)
 
     def check_deletable(self, client: ConnectionContext, name: str) -> None:
-        """Refuse to delete what a client may not; whether there is a topic of this name is not looked at.
+        """Refuse to delete what a client may not.
+
+        Whoever may delete the name is not told here whether there is such a topic: one that is not served, because its
+        row is damaged or its deletion is not certain, can be deleted too.
 
         Raises:
             TopicAuthorizationError: The client may delete neither it nor all of the cluster.

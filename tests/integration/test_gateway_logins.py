@@ -23,6 +23,7 @@ from kclient.admin import (
 )
 from kclient.cli.app import run
 from kclient.errors import ClusterAuthorizationError
+from tests.confluent_round_trip import produce_and_consume
 from tests.gateway_process import GatewayProcess, wait_for_gateways
 
 pytestmark = pytest.mark.foreign
@@ -62,15 +63,7 @@ def test_confluent_kafka_logs_in(locked: dict[str, str], mechanism: str, topic: 
         "sasl.username": "alice",
         "sasl.password": PASSWORD,
     }
-    producer = confluent.Producer({**settings, "linger.ms": 0})
-    producer.produce(topic, b"value")
-    assert producer.flush(20) == 0
-    consumer = confluent.Consumer({**settings, "group.id": topic, "auto.offset.reset": "earliest"})
-    consumer.subscribe([topic])
-    message = consumer.poll(20)
-    assert message is not None
-    assert message.value() == b"value"
-    consumer.close()
+    produce_and_consume(settings, topic)
     errors: list[Any] = []
     wrong = confluent.Producer({**settings, "sasl.password": "wrong", "error_cb": errors.append, "log_level": 0})
     deadline = time.monotonic() + 20

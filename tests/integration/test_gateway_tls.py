@@ -15,6 +15,7 @@ import kclient
 import kclient.sync
 from kclient.admin import NewTopic, ScramMechanism, UserScramCredentialUpsertion
 from tests.certificates import Identity
+from tests.confluent_round_trip import produce_and_consume
 from tests.conftest import require_java
 from tests.gateway_process import GatewayProcess, wait_for_gateways
 from tests.gateway_tls import (
@@ -109,7 +110,6 @@ def test_blocking_clients(secured: dict[str, str], way: str, topic: str) -> None
 @pytest.mark.foreign
 @pytest.mark.parametrize("way", WAYS)
 def test_confluent_kafka(secured: dict[str, str], way: str, topic: str, tmp_path: Path) -> None:
-    confluent = pytest.importorskip("confluent_kafka")
     listener, _, mechanism = way.partition(" ")
     trust, certificate, key = as_files(tmp_path, alice())
     settings = {"bootstrap.servers": secured[listener], "security.protocol": "SSL", "ssl.ca.location": trust}
@@ -118,15 +118,7 @@ def test_confluent_kafka(secured: dict[str, str], way: str, topic: str, tmp_path
     if mechanism:
         settings |= {"security.protocol": "SASL_SSL", "sasl.mechanisms": mechanism}
         settings |= {"sasl.username": "alice", "sasl.password": PASSWORD}
-    producer = confluent.Producer({**settings, "linger.ms": 0})
-    producer.produce(topic, b"value")
-    assert producer.flush(20) == 0
-    consumer = confluent.Consumer({**settings, "group.id": topic, "auto.offset.reset": "earliest"})
-    consumer.subscribe([topic])
-    message = consumer.poll(20)
-    assert message is not None
-    assert message.value() == b"value"
-    consumer.close()
+    produce_and_consume(settings, topic)
 
 
 @pytest.mark.foreign
