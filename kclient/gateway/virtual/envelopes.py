@@ -26,6 +26,7 @@ from crc32c import crc32c
 from kclient.errors import CorruptRecordError, IllegalStateError
 from kclient.gateway.extents.encoding import Encoding, Enveloped, EnvelopeFraming, Stored
 from kclient.htp.port import Framing, MessageInfo
+from kclient.large_buffers import SMALLEST
 from kclient.records import HEADER_SIZE, BatchInfo, EnvelopeLayout, RecordBatchFraming
 from kclient.types import Buffer
 
@@ -52,8 +53,6 @@ _LOOK_BARE: Final = Struct(">qi4xb6xi8xq")
 """The same of a batch without an envelope."""
 _DELTA: Final = Struct(">q15xi")
 _MAGIC: Final = 2
-_LARGE: Final = 1 << 17
-"""Bytes from which on fresh memory costs more than copying into it."""
 
 
 def wrap(
@@ -68,7 +67,7 @@ def wrap(
         take: Gives a buffer of a size for a large one.
     """
     head = _HEAD.pack(_BATCH, len(batch), partition, ordinal)
-    if len(batch) < _LARGE:
+    if len(batch) < SMALLEST:
         return b"".join((head, _CRC.pack(crc32c(head)), batch))
     message = take(SIZE + len(batch))
     message[: len(head)] = head

@@ -26,8 +26,6 @@ logger: logging.Logger = logging.getLogger("kclient.gateway.log")
 
 _TOPIC: Final = 0
 """What a topic is opened by where it is one partition: its messages in the order of their ordinals."""
-_LARGE: Final = 1 << 17
-"""Bytes of a message or an answer whose memory is used again: for smaller ones the allocator has it at hand."""
 
 
 class SharedStore:
@@ -57,7 +55,7 @@ class SharedStore:
         self._wall_ms = wall_ms
         self._spawn = spawn
         self._kept = Kept(memory)
-        self._buffers = LargeBuffers("messages of shared topics", _LARGE)
+        self._buffers = LargeBuffers("messages of shared topics")
         self._buffers.count_in(memory.ledger, memory.loop)
         self._topics: dict[Place, SharedTopic] = {}
         self._rows: dict[Place, IndexRows] = {}

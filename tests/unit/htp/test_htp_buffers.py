@@ -41,20 +41,37 @@ def test_small_and_huge_reads_are_not_kept() -> None:
     assert isinstance(pool.take(LARGEST + 1), bytearray)
 
 
+def test_buffers_of_several_sizes_are_kept_side_by_side() -> None:
+    pool = LargeBuffers()
+    where = {size: address(pool.take(size)) for size in (SMALLEST, 2 * SMALLEST, 4 * SMALLEST)}
+    for size, kept in [*where.items(), *where.items()]:
+        assert address(pool.take(size)) == kept
+
+
+def test_one_that_is_free_is_found_among_very_many_that_are_read() -> None:
+    """Few are looked at each time, others the next time."""
+    pool = LargeBuffers()
+    held = [pool.take(SMALLEST) for _ in range(300)]
+    places = {address(each) for each in held}
+    del held[150]
+    assert any(address(pool.take(SMALLEST)) in places for _ in range(60))
+    assert len({address(each) for each in held}) == 299
+
+
 @pytest.mark.slow
 def test_the_pool_is_bounded_and_makes_room() -> None:
     pool = LargeBuffers()
     held = [pool.take(LARGEST) for _ in range(10)]
-    assert pool._size == 4 * LARGEST
+    assert pool.size == 4 * LARGEST
     beyond = pool.take(SMALLEST + 5)
-    assert isinstance(beyond, bytearray), "not the two MiB of one that is kept: readers count what they asked for"
+    assert isinstance(beyond, bytearray), "not the next power of two: readers count what they asked for"
     assert len(beyond) == SMALLEST + 5
     held.clear()
     small = pool.take(SMALLEST)
     where = address(small)
     del small
     assert address(pool.take(SMALLEST)) == where
-    assert pool._size <= 4 * LARGEST
+    assert pool.size <= 4 * LARGEST
 
 
 @pytest.mark.parametrize("uncounted", range(4))
@@ -73,8 +90,8 @@ def test_whatever_the_interpreter_counts(monkeypatch: pytest.MonkeyPatch, uncoun
     for _ in range(200):
         other = pool.take(SMALLEST)
         assert address(other) != address(held)
-    assert pool._size == 3 * SMALLEST, "of the others one is read, and one is free"
+    assert pool.size == 3 * SMALLEST, "of the others one is read, and one is free"
     del other
     large = [pool.take(LARGEST) for _ in range(4)]
-    assert pool._size == SMALLEST + 3 * LARGEST, "those that are free have made room"
+    assert pool.size == SMALLEST + 3 * LARGEST, "those that are free have made room"
     assert len({address(each) for each in [held, *large]}) == 5

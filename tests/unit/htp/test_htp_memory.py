@@ -207,7 +207,7 @@ async def test_an_opening_that_fails_counts_nothing(tmp_path: Path, monkeypatch:
 
 def test_read_buffers_count_and_are_given_up() -> None:
     ledger = MemoryLedger()
-    part = ledger.part(16 << 20)
+    part = ledger.part(16 * SMALLEST)
     pool = LargeBuffers()
     pool.count_in(ledger, Loop())
     (account,) = ledger.accounts()
@@ -240,7 +240,7 @@ def test_read_buffers_that_make_room_may_all_be_given_up_amid_that() -> None:
     part.connections = Waiting(lambda: waiting and waiting.pop()())
     large = pool.take(4 * SMALLEST)
     assert not waiting
-    assert account.held == sum(map(len, pool._buffers)) == 4 * SMALLEST
+    assert account.held == pool.size == 4 * SMALLEST
     ledger.relieve()
     assert account.held == 0
     assert memoryview(large).nbytes == 4 * SMALLEST
@@ -255,10 +255,10 @@ async def test_a_store_that_was_closed_keeps_no_read_buffers(tmp_path: Path) -> 
         assert account.held == SMALLEST
     assert account not in process_memory().accounts()
     assert account.held == 0
-    assert not files.read_buffers._buffers
+    assert files.read_buffers.size == 0
     assert memoryview(taken).nbytes == SMALLEST
     assert memoryview(files.read_buffers.take(SMALLEST)).nbytes == SMALLEST
-    assert not files.read_buffers._buffers, "nor any that is asked for late"
+    assert files.read_buffers.size == 0, "nor any that is asked for late"
     async with named_store(f"embedded:{tmp_path}/data", files=files):
         files.read_buffers.take(SMALLEST)
-        assert len(files.read_buffers._buffers) == 1
+        assert files.read_buffers.size == SMALLEST
