@@ -110,6 +110,19 @@ class RawClient:
             answered += 1
         return batches * records_per_batch / (time.perf_counter() - started)
 
+    def round_trips(self, topic: str, count: int) -> list[float]:
+        """Sends that many batches of one record, each after the answer to the one before; seconds of each."""
+        produce = produce_request(topic, 0, prepared_batch(1))
+        request = b"".join(encode_request(produce, PRODUCE_VERSION, 0, "raw"))
+        times = []
+        for _ in range(count):
+            started = time.perf_counter()
+            self._socket.sendall(request)
+            answer = self._frame()
+            times.append(time.perf_counter() - started)
+            check_produced(decode_response(ProduceResponse, answer, PRODUCE_VERSION)[1])
+        return times
+
     def fetch(self, topic: str, records: int) -> float:
         """Reads that many records, batches counted by their headers but not decoded; records per second."""
         offsets = dict.fromkeys(range(PARTITIONS), 0)
