@@ -4,6 +4,7 @@
   escapes from them: the first one becomes the object's stored failure, which `check` raises at the next public
   call. Neither the user's code is cancelled nor an ExceptionGroup raised.
 - `to_the_end` awaits clean-up that no cancellation breaks off; `thread_to_the_end` does so with a thread.
+- `Gate` is what one task waits for until it is opened.
 - `Completion` is a result that arrives later, `Timer` a callback at a time, both without a task on asyncio.
 - `MomentLock` and `check_none_held` keep a signal handler from waiting for the very call that it came amid.
 - `NamedLocks` are locks by name, for work on one thing of many.
@@ -24,6 +25,7 @@ from kclient.concurrency.cleanup import to_the_end as to_the_end
 from kclient.concurrency.completion import Completion as Completion
 from kclient.concurrency.completion import Wakeup as Wakeup
 from kclient.concurrency.frames import stands_in as stands_in
+from kclient.concurrency.gate import Gate as Gate
 from kclient.concurrency.moments import HeldLock as HeldLock
 from kclient.concurrency.moments import MomentLock as MomentLock
 from kclient.concurrency.moments import check_none_held as check_none_held
@@ -41,6 +43,7 @@ from kclient.concurrency.timer import Timer as Timer
 
 __all__ = [
     "Completion",
+    "Gate",
     "HeldLock",
     "LoopHandle",
     "MomentLock",

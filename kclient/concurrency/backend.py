@@ -61,6 +61,8 @@ class LoopHandle:
     @property
     def is_current(self) -> bool:
         """Whether the caller runs in this loop."""
+        if asyncio._get_running_loop() is self._loop:
+            return True
         try:
             return self._loop is _running_loop()[0]
         except RuntimeError:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import Any, Generic, Self, TypeVar, cast
 
-import anyio
-
 from kclient.concurrency.backend import LoopHandle
+from kclient.concurrency.gate import Gate
 from kclient.errors import IllegalStateError
 
 __all__ = ["Completion", "Wakeup"]
@@ -21,13 +20,13 @@ class Completion(Generic[T]):
     Cancelling a waiter cancels the wait only.
     """
 
-    __slots__ = ("_callbacks", "_done", "_error", "_event", "_value")
+    __slots__ = ("_callbacks", "_done", "_error", "_gates", "_value")
 
     def __init__(self) -> None:
         self._done = False
         self._value: T | None = None
         self._error: BaseException | None = None
-        self._event: anyio.Event | None = None
+        self._gates: list[Gate] | None = None
         self._callbacks: list[Callable[[Completion[T]], object]] | None = None
 
     @property
@@ -80,9 +79,16 @@ class Completion(Generic[T]):
     async def wait(self) -> T:
         """Wait for the result."""
         if not self._done:
-            if self._event is None:
-                self._event = anyio.Event()
-            await self._event.wait()
+            gate = Gate()
+            if self._gates is None:
+                self._gates = [gate]
+            else:
+                self._gates.append(gate)
+            try:
+                await gate.wait()
+            finally:
+                if self._gates is not None:
+                    self._gates.remove(gate)
         return self.result()
 
     def __await__(self) -> Generator[Any, Any, T]:
@@ -90,8 +96,10 @@ class Completion(Generic[T]):
 
     def _finish(self) -> None:
         self._done = True
-        if self._event is not None:
-            self._event.set()
+        if self._gates is not None:
+            gates, self._gates = self._gates, None
+            for gate in gates:
+                gate.open()
         if self._callbacks is not None:
             callbacks, self._callbacks = self._callbacks, None
             for callback in callbacks:
@@ -104,11 +112,11 @@ class Wakeup:
     It belongs to the event loop that waits on it first. A set after that loop has gone does nothing.
     """
 
-    __slots__ = ("_event", "_flag", "_loop")
+    __slots__ = ("_flag", "_gate", "_loop")
 
     def __init__(self) -> None:
         self._flag = False
-        self._event: anyio.Event | None = None
+        self._gate: Gate | None = None
         self._loop: LoopHandle | None = None
 
     def __bool__(self) -> bool:
@@ -147,20 +155,16 @@ class Wakeup:
         if self._loop is None:
             self._loop = LoopHandle()
         if not self._flag:
-            event = self._event = anyio.Event()
+            gate = self._gate = Gate()
             try:
-                if self:  # set while the event was made, as by a finalizer in this thread
-                    event.set()
-                if timeout is None:
-                    await event.wait()
-                else:
-                    with anyio.move_on_after(timeout):
-                        await event.wait()
+                if self:  # set while the gate was made, as by a finalizer in this thread
+                    gate.open()
+                await gate.wait(timeout)
             finally:
-                self._event = None
+                self._gate = None
         flag, self._flag = self._flag, False
         return flag
 
     def _notify(self) -> None:
-        if self._flag and self._event is not None:
-            self._event.set()
+        if self._flag and self._gate is not None:
+            self._gate.open()

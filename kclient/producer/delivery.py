@@ -10,9 +10,8 @@ from itertools import islice
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import anyio
-
 from kclient.arguments import AS_LONG_AS_IT_TAKES, check_plain_callback, check_timeout
+from kclient.concurrency import Gate
 from kclient.errors import IllegalStateError
 from kclient.producer.batch import ProducerBatch
 from kclient.producer.done_callbacks import DoneCallback
@@ -237,9 +236,9 @@ async def wait_for_batches(batches: Sequence[ProducerBatch]) -> None:
 
 async def _wait_for_change(batch: ProducerBatch) -> None:
     batch.reports.check_loop()
-    event = anyio.Event()
-    if batch.add_waiter(event.set):
+    gate = Gate()
+    if batch.add_waiter(gate.open):
         try:
-            await event.wait()
+            await gate.wait()
         finally:
-            batch.remove_waiter(event.set)
+            batch.remove_waiter(gate.open)

@@ -11,7 +11,7 @@ import anyio.lowlevel
 
 from kclient.arguments import AS_LONG_AS_IT_TAKES, check_timeout
 from kclient.cluster import leaves_in_order
-from kclient.concurrency import drive_async
+from kclient.concurrency import Gate, drive_async
 from kclient.errors import DeliveryError, KafkaError, TransactionAbortableError
 from kclient.producer.base import ProducerBase
 from kclient.producer.delivery import Deliveries, Delivery
@@ -277,14 +277,13 @@ class Producer(ProducerBase):
 
     async def _wait_for_room(self, timeout: float) -> None:
         buffer = self._life.buffer
-        event = anyio.Event()
-        if not buffer.add_waiter(event.set):
+        gate = Gate()
+        if not buffer.add_waiter(gate.open):
             return
         try:
-            with anyio.move_on_after(timeout):
-                await event.wait()
+            await gate.wait(timeout)
         finally:
-            buffer.remove_waiter(event.set)
+            buffer.remove_waiter(gate.open)
 
     async def client_instance_id(self, timeout: float | None = None) -> UUID:
         """The id that the cluster knows this client by, to find its metrics there (KIP-714); the same for its life.

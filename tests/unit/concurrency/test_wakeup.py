@@ -8,7 +8,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from kclient.concurrency import Completion, Wakeup
+from kclient.concurrency import Completion, Gate, Wakeup, completion
 from kclient.errors import IllegalStateError
 
 pytestmark = pytest.mark.anyio
@@ -129,17 +129,55 @@ def test_wakeup_after_the_loop_has_gone(anyio_backend: str) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_set_while_the_event_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_set_while_the_gate_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """As by a finalizer, where the garbage collector runs in that moment."""
     wakeup = Wakeup()
     await wakeup.wait(0)
-    make = anyio.Event
 
-    def made() -> anyio.Event:
+    def made() -> Gate:
         wakeup.set()
-        return make()
+        return Gate()
 
-    monkeypatch.setattr(anyio, "Event", made)
+    monkeypatch.setattr(completion, "Gate", made)
     with anyio.fail_after(5):
         assert await wakeup.wait()
         assert await wakeup.wait(1)
+
+
+async def test_a_gate_opens_once_and_lets_go_on_in_time() -> None:
+    gate = Gate()
+    with anyio.fail_after(5):
+        await gate.wait(0)
+        gate = Gate()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(gate.wait)
+            await anyio.wait_all_tasks_blocked()
+            gate.open()
+            gate.open()
+        opened = Gate()
+        opened.open()
+        await opened.wait()
+        await Gate().wait(0.001)
+
+
+async def test_a_task_that_waits_at_a_gate_can_be_cancelled() -> None:
+    gate = Gate()
+    with anyio.move_on_after(0.001) as scope:
+        await gate.wait(60)
+    assert scope.cancelled_caught
+    gate.open()
+
+
+async def test_a_waiter_of_a_completion_that_is_cancelled_leaves_the_others() -> None:
+    completion: Completion[int] = Completion()
+    results = []
+
+    async def waiter() -> None:
+        results.append(await completion)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(waiter)
+        with anyio.move_on_after(0.001):
+            await completion
+        completion.set_result(7)
+    assert results == [7]
