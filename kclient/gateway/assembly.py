@@ -25,6 +25,7 @@ from kclient.gateway.groups import GroupCoordinator, group_settings
 from kclient.gateway.groups.configs import GroupConfigs
 from kclient.gateway.groups.moving import CoordinatorClaims
 from kclient.gateway.groups.sharing.administration import ShareGroupAdministration
+from kclient.gateway.groups.streaming.creating import InternalTopics
 from kclient.gateway.handing_over import HandOver
 from kclient.gateway.handlers._shares import ShareRequests
 from kclient.gateway.handlers.acls import CreateAclsHandler, DeleteAclsHandler, DescribeAclsHandler
@@ -65,6 +66,7 @@ from kclient.gateway.handlers.share_groups_offsets import (
     DeleteShareGroupOffsetsHandler,
     DescribeShareGroupOffsetsHandler,
 )
+from kclient.gateway.handlers.streams_groups import StreamsGroupDescribeHandler, StreamsGroupHeartbeatHandler
 from kclient.gateway.handlers.table import HandlerTable
 from kclient.gateway.handlers.topics import CreatePartitionsHandler, CreateTopicsHandler, DeleteTopicsHandler
 from kclient.gateway.handlers.transactions import AddPartitionsToTxnHandler, EndTxnHandler, WriteTxnMarkersHandler
@@ -385,6 +387,8 @@ async def assemble(
             ShareAcknowledgeHandler(share_requests),
             *group_handlers(leadership, access, groups, share_admin, clock, features, topics),
             *share_group_handlers(access, groups, share_admin, features, topics, peers),
+            StreamsGroupHeartbeatHandler(access, groups.streaming, InternalTopics(catalogue, spawn, clock), features),
+            StreamsGroupDescribeHandler(access, groups.table, features),
             *transaction_handlers(access, transactions, local, peers, topics, from_gateway, groups, clock),
         ],
         features,

@@ -121,12 +121,11 @@ class BrokerConfig:
         """As on Kafka the settings for groups of a type lie in the bounds of those of single groups."""
         for setting in GROUP_SETTINGS.values():
             for name, _ in setting.synonyms:
-                low, high = bounds_of(name)
-                least, value, most = self.get_int(low), self.get_int(name), self.get_int(high)
-                if not least <= value <= most:
-                    raise ConfigError(
-                        f"{name}={value} has to be between {low}={least} and {high}={most}: set these, too"
-                    )
+                value, (low, high) = self.get_int(name), bounds_of(name)
+                if low is not None and value < self.get_int(low):
+                    raise ConfigError(f"{name}={value} is less than {low}={self.get_int(low)}: set that, too")
+                if high is not None and value > self.get_int(high):
+                    raise ConfigError(f"{name}={value} is more than {high}={self.get_int(high)}: set that, too")
         for kind in GROUP_TYPES_WITH_SETTINGS:
             heartbeat, session = f"group.{kind}.heartbeat.interval.ms", f"group.{kind}.session.timeout.ms"
             if self.get_int(heartbeat) >= self.get_int(session):

@@ -50,9 +50,13 @@ GROUP_VERSION: Final = "group.version"
 SHARE_VERSION: Final = "share.version"
 """Share groups (KIP-932), from level 1 on."""
 
+STREAMS_VERSION: Final = "streams.version"
+"""Groups of Kafka Streams instances (KIP-1071), from level 1 on."""
+
 SUPPORTED: Final = (
     Feature(GROUP_VERSION, 0, 1, 1),
     Feature(SHARE_VERSION, 0, 1, 1),
+    Feature(STREAMS_VERSION, 0, 1, 1),
     Feature("transaction.version", 0, 2, 2),
 )
 """The features of a gateway, with the levels that are in use until UpdateFeatures has set others."""

@@ -19,6 +19,7 @@ from kclient.gateway.setting import (
     RetentionTime,
 )
 from kclient.gateway.settings_of_shares import BROKER_SETTINGS_OF_SHARES, GROUP_SETTINGS_OF_SHARES
+from kclient.gateway.settings_of_streams import BOUNDS_OF_STREAMS, BROKER_SETTINGS_OF_STREAMS, GROUP_SETTINGS_OF_STREAMS
 from kclient.gateway.settings_of_tls import BROKER_SETTINGS_OF_TLS, REFUSED_OF_TLS
 from kclient.net.sasl.scram import SCRAM_MECHANISMS
 from kclient.records.bounds import INT16_MAX
@@ -362,6 +363,7 @@ BROKER_SETTINGS: Final[Mapping[str, BrokerSetting]] = _table(
     BrokerSetting("group.max.size", Number(1), str(INT_MAX), "Most members of a group."),
     BrokerSetting("group.min.session.timeout.ms", _I, "6000", "Shortest session timeout a member may ask for."),
     *BROKER_SETTINGS_OF_SHARES,
+    *BROKER_SETTINGS_OF_STREAMS,
     BrokerSetting(
         "listener.security.protocol.map",
         _S,
@@ -632,22 +634,25 @@ GROUP_SETTINGS: Final[dict[str, BrokerSetting]] = {
             (("group.consumer.session.timeout.ms", 1),),
         ),
         *GROUP_SETTINGS_OF_SHARES,
+        *GROUP_SETTINGS_OF_STREAMS,
     )
 }
 """Of single groups."""
-GROUP_TYPES_WITH_SETTINGS: Final = ("consumer", "share")
+GROUP_TYPES_WITH_SETTINGS: Final = ("consumer", "share", "streams")
 """The types of groups that have settings of their own; their names begin with the type."""
 
 
-def bounds_of(name: str) -> tuple[str, str]:
+def bounds_of(name: str) -> tuple[str | None, str | None]:
     """The broker settings that bound what a group may set.
 
     Args:
         name: The broker setting that holds for groups which set nothing, such as `group.share.session.timeout.ms`.
 
     Returns:
-        Of the least and of the most, such as `group.share.min.session.timeout.ms`.
+        Of the least and of the most, such as `group.share.min.session.timeout.ms`; None where there is none.
     """
+    if name in BOUNDS_OF_STREAMS:
+        return BOUNDS_OF_STREAMS[name]
     _, kind, part = name.split(".", 2)
     return f"group.{kind}.min.{part}", f"group.{kind}.max.{part}"
 

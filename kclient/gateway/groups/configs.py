@@ -40,6 +40,9 @@ _OF_COORDINATOR: Final = {
     f"{kind}.{name}": f"group_{kind}_{name.replace('.', '_')}"
     for kind in GROUP_TYPES_WITH_SETTINGS
     for name in ("session.timeout.ms", "heartbeat.interval.ms", "assignment.interval.ms")
+} | {
+    "streams.num.standby.replicas": "group_streams_num_standby_replicas",
+    "streams.initial.rebalance.delay.ms": "group_streams_initial_rebalance_delay_ms",
 }
 """The fields of `GroupSettings` of settings of a group."""
 
@@ -233,11 +236,10 @@ class GroupConfigs:
             if not bounds:
                 continue
             low, high = bounds_of(f"group.{name}")
-            if not self._config.get_int(low) <= numbers[name] <= self._config.get_int(high):
-                raise InvalidConfigurationError(
-                    f"{name}={text} has to be between {low}={self._config.get_int(low)} and "
-                    f"{high}={self._config.get_int(high)} of the broker"
-                )
+            if low is not None and numbers[name] < self._config.get_int(low):
+                raise InvalidConfigurationError(f"{name}={text} is less than {low}={self._config.get_int(low)}")
+            if high is not None and numbers[name] > self._config.get_int(high):
+                raise InvalidConfigurationError(f"{name}={text} is more than {high}={self._config.get_int(high)}")
         for kind in GROUP_TYPES_WITH_SETTINGS if bounds else ():
             longest, often = f"{kind}.session.timeout.ms", f"{kind}.heartbeat.interval.ms"
             if longest not in numbers and often not in numbers:

@@ -19,6 +19,7 @@ from kclient.gateway.groups.membership import ClassicMembership
 from kclient.gateway.groups.memory import GroupMemory
 from kclient.gateway.groups.moving import GroupMoves
 from kclient.gateway.groups.sharing.membership import SharedMembership
+from kclient.gateway.groups.streaming.membership import StreamsMembership
 from kclient.gateway.groups.table import GroupTable, without_overrides
 from kclient.gateway.groups.transactional import TransactionalOffsets
 from kclient.gateway.groups.writer import GroupWriter
@@ -105,6 +106,7 @@ class GroupCoordinator:
         )
         self.assigned: AssignedMembership = AssignedMembership(self.table, topics, self._memory, clock)
         self.sharing: SharedMembership = SharedMembership(self.table, topics, self._memory, clock)
+        self.streaming: StreamsMembership = StreamsMembership(self.table, topics, self._memory, clock)
         self.membership: ClassicMembership = ClassicMembership(self.table, self.assigned, self._memory, clock)
         self.deletion: GroupDeletion = GroupDeletion(
             self.table, self._writer, deleted_topics, self._memory, clock, self._log_fields
@@ -184,4 +186,10 @@ def group_settings(config: BrokerConfig) -> GroupSettings:
         group_share_heartbeat_interval_ms=get("group.share.heartbeat.interval.ms"),
         group_share_max_size=get("group.share.max.size"),
         group_share_assignment_interval_ms=get("group.share.assignment.interval.ms"),
+        group_streams_session_timeout_ms=get("group.streams.session.timeout.ms"),
+        group_streams_heartbeat_interval_ms=get("group.streams.heartbeat.interval.ms"),
+        group_streams_max_size=get("group.streams.max.size"),
+        group_streams_num_standby_replicas=get("group.streams.num.standby.replicas"),
+        group_streams_initial_rebalance_delay_ms=get("group.streams.initial.rebalance.delay.ms"),
+        group_streams_assignment_interval_ms=get("group.streams.assignment.interval.ms"),
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from kclient.errors import ErrorCode
+from kclient.gateway.groups.streaming.beats import StreamsBeatResult
 from kclient.gateway.rows.groups import GroupSnapshot
 
 if TYPE_CHECKING:
@@ -58,6 +59,18 @@ class GroupSettings:
     """The most members a share group may have."""
     group_share_assignment_interval_ms: int = 1_000
     """The least time between two targets of a share group."""
+    group_streams_session_timeout_ms: int = 45_000
+    """How long a member of a streams group may not be heard of."""
+    group_streams_heartbeat_interval_ms: int = 5_000
+    """How often it is to be heard of."""
+    group_streams_max_size: int = 2_147_483_647
+    """The most members a streams group may have."""
+    group_streams_num_standby_replicas: int = 0
+    """How many standby tasks each task with state has in a streams group."""
+    group_streams_initial_rebalance_delay_ms: int = 3_000
+    """How long a streams group without members waits for more of them before its first target."""
+    group_streams_assignment_interval_ms: int = 1_000
+    """The least time between two targets of a streams group."""
     group_new_member_join_timeout_ms: int = 300_000
     """How long a new member's parked JoinGroup keeps it in the group (its connection may be gone)."""
 
@@ -184,13 +197,15 @@ class Reply:
     """Action: answer the request that `token` stands for."""
 
     token: Token
-    result: JoinResult | SyncResult | BeatResult
+    result: JoinResult | SyncResult | BeatResult | StreamsBeatResult
 
     def refused(self, error: ErrorCode) -> Reply:
         """The answer with an error instead."""
         result = self.result
         if isinstance(result, JoinResult):
             return Reply(self.token, JoinResult(error, result.member_id))
+        if isinstance(result, StreamsBeatResult):
+            return Reply(self.token, StreamsBeatResult(error))
         return Reply(self.token, SyncResult(error) if isinstance(result, SyncResult) else BeatResult(error))
 
 
@@ -262,11 +277,11 @@ class StoreRows:
 class WorkOut:
     """Action: work out an assignment, in a thread if that takes long, and call `done` with it."""
 
-    work: Callable[[], Mapping[str, Mapping[bytes, frozenset[int]]]]
-    """Touches nothing that changes."""
+    work: Callable[[], Mapping[str, Any]]
+    """Finds out what each member is to have. Touches nothing that changes."""
     cost: int
     """How many members and partitions it is about."""
-    done: Callable[[Mapping[str, Mapping[bytes, frozenset[int]]] | None, float], Sequence[Action]]
+    done: Callable[[Any, float], Sequence[Action]]
     """Takes the result, or None where it failed, and the time; says what is to be done."""
 
 

@@ -12,6 +12,7 @@ from kclient.gateway.groups.consumers.mixed import MixedGroup
 from kclient.gateway.groups.events import Action, GroupSettings, Ticket
 from kclient.gateway.groups.group import CLASSIC, AskedTopics, CommitsNothing, GroupKind
 from kclient.gateway.groups.sharing.group import SharedGroup
+from kclient.gateway.groups.streaming.group import StreamsGroup
 from kclient.gateway.rows.consumer_groups import (
     CONSUMER,
     SHARE,
@@ -19,6 +20,7 @@ from kclient.gateway.rows.consumer_groups import (
     encode_consumer_group_steps,
 )
 from kclient.gateway.rows.groups import decode_group, encode_group_steps
+from kclient.gateway.rows.streams_groups import STREAMS, decode_streams_group, encode_streams_group_steps
 
 
 def _new_member_id(prefix: str) -> str:
@@ -33,6 +35,7 @@ KINDS: Final[dict[str, GroupKind]] = {
     CLASSIC: GroupKind(CLASSIC, _make_classic, encode_group_steps, decode_group),
     CONSUMER: GroupKind(CONSUMER, MixedGroup, encode_consumer_group_steps, decode_consumer_group),
     SHARE: GroupKind(SHARE, SharedGroup, encode_consumer_group_steps, decode_consumer_group),
+    STREAMS: GroupKind(STREAMS, StreamsGroup, encode_streams_group_steps, decode_streams_group),
 }
 """By name. A type that is added has its state machine beside `classic.py`, its row in `rows/groups.py`, and whoever
 takes its requests beside `membership.py`."""

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Final
 from kclient.gateway.groups.consumers.group import AssignedGroup
 from kclient.gateway.groups.kinds import ForeignGroup
 from kclient.gateway.groups.sharing.group import SharedGroup
+from kclient.gateway.groups.streaming.group import StreamsGroup
 from kclient.gateway.rows import keys
 from kclient.gateway.rows.consumer_groups import decode_consumer_member
 from kclient.gateway.rows.groups import decode_offset, type_of_group
 from kclient.gateway.rows.pending import decode_pending
+from kclient.gateway.rows.streams_groups import decode_streams_member
 from kclient.htp.rows import scan_pages
 from kclient.types import TopicPartition
 
@@ -132,7 +134,7 @@ class GroupLoader:
         table.perform(managed, managed.group.restore(snapshot, self._clock.now()))
 
     def _load_members(self, found: Mapping[str, Versioned], wanted: Callable[[str], bool]) -> None:
-        """Restore members of consumer groups and share groups; those whose rows cannot be read join again."""
+        """Restore members of groups that have a row for each; those whose rows cannot be read join again."""
         orphans: dict[str, dict[str, None]] = {}
         for key, value in found.items():
             try:
@@ -143,6 +145,8 @@ class GroupLoader:
                 group = None if managed is None else managed.group
                 if isinstance(group, AssignedGroup | SharedGroup):
                     group.restore_member(decode_consumer_member(value.value, member_id))
+                elif isinstance(group, StreamsGroup):
+                    group.restore_member(decode_streams_member(value.value, member_id))
                 elif group is None or group.type in self._table.kinds:
                     orphans.setdefault(group_id, {})[key] = None  # left by a deletion
             except ValueError as error:
@@ -156,7 +160,7 @@ class GroupLoader:
     def _members_are_there(self, wanted: Callable[[str], bool]) -> None:
         for managed in list(self._table.groups.values()):
             group = managed.group
-            if isinstance(group, AssignedGroup | SharedGroup) and wanted(group.group_id):
+            if isinstance(group, AssignedGroup | SharedGroup | StreamsGroup) and wanted(group.group_id):
                 self._table.perform(managed, group.restored(self._clock.now()))
 
     def _load_pending(

@@ -20,6 +20,7 @@ from kclient.gateway.groups.events import (
 )
 from kclient.gateway.groups.group import CLASSIC
 from kclient.gateway.groups.members import memory_of_names, memory_of_protocols, size_of
+from kclient.gateway.groups.streaming.group import StreamsGroup
 from kclient.gateway.groups.table import Parked
 
 if TYPE_CHECKING:
@@ -79,7 +80,9 @@ class ClassicMembership:
         mixed = None if error else self._assigned.mixed(group_id)
         if mixed is not None:
             return self._assigned.join(*mixed, join)
-        if not error and managed is not None and isinstance(group, AssignedGroup):
+        left = isinstance(group, AssignedGroup) or (isinstance(group, StreamsGroup) and group.idle)
+        if not error and managed is not None and left:
+            assert isinstance(group, AssignedGroup | StreamsGroup)
             if not group.settled:
                 error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # what is left of it is about to be stored
             else:

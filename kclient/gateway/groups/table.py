@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
 from kclient.concurrency import Completion
 from kclient.errors import ClosedError, ErrorCode
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from kclient.gateway.groups.clockwork import Clockwork
     from kclient.gateway.groups.group import Group
     from kclient.gateway.groups.memory import GroupMemory
+    from kclient.gateway.groups.streaming.beats import StreamsBeatResult
     from kclient.gateway.groups.writer import GroupWriter, Row
     from kclient.gateway.workers import Workers
     from kclient.net.fair_queue import FairQueue
@@ -269,7 +270,7 @@ class GroupTable:
     def _work_out(self, managed: ManagedGroup, wanted: WorkOut) -> None:
         """Work out an assignment: at once if that is quick, else in a thread."""
 
-        def tell(work: Callable[[], Mapping[str, Mapping[bytes, frozenset[int]]]]) -> None:
+        def tell(work: Callable[[], Mapping[str, Any]]) -> None:
             try:
                 found = work()
             except ClosedError:
@@ -310,7 +311,7 @@ def without_overrides(_group_id: str, settings: GroupSettings) -> GroupSettings:
 
 def _give(reply: Reply) -> None:
     # the group answers a token with the kind of result that it was parked for
-    cast("Parked[JoinResult | SyncResult | BeatResult]", reply.token).set_result(reply.result)
+    cast("Parked[JoinResult | SyncResult | BeatResult | StreamsBeatResult]", reply.token).set_result(reply.result)
 
 
 def groups_of(table: GroupTable) -> Iterator[ManagedGroup]:

@@ -24,6 +24,12 @@ from kclient.gateway.rows.partitions import decode_checkpoint
 from kclient.gateway.rows.pending import decode_pending
 from kclient.gateway.rows.scram_credentials import ScramDecoyRow, ScramRow
 from kclient.gateway.rows.share_partitions import SHARED_TOPIC, SharedRow
+from kclient.gateway.rows.streams_groups import (
+    STREAMS,
+    decode_streams_group,
+    decode_streams_member,
+    is_streams_member,
+)
 from kclient.gateway.rows.topics import IntentRow, TopicRow
 from kclient.gateway.rows.transactions import decode_transaction
 from kclient.gateway.rows.units import UnitRow
@@ -44,11 +50,14 @@ def _group(key: str, row: bytes) -> object:
     group_id, kind = keys.parse_group_key(key), type_of_group(row)
     if kind in (CONSUMER, SHARE):
         return decode_consumer_group(row, group_id)
+    if kind == STREAMS:
+        return decode_streams_group(row, group_id)
     return decode_group(row, group_id) if kind == "classic" else None
 
 
 def _member(key: str, row: bytes) -> object:
-    return decode_consumer_member(row, keys.parse_member_key(key)[1])
+    decode: Callable[[bytes, str], object] = decode_streams_member if is_streams_member(row) else decode_consumer_member
+    return decode(row, keys.parse_member_key(key)[1])
 
 
 def _offset(key: str, row: bytes) -> object:

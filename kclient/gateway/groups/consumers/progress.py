@@ -32,7 +32,7 @@ from kclient.gateway.groups.consumers.states import (
     ConsumerGroupState,
     ReconcilingState,
 )
-from kclient.gateway.groups.consumers.storing import ChangedRows
+from kclient.gateway.groups.consumers.storing import ChangedRows, consumer_rows
 from kclient.gateway.groups.events import (
     Action,
     GroupSettings,
@@ -106,7 +106,7 @@ class GroupProgress:
         self.group_epoch: int = 0
         self.assignment_epoch: int = 0
         self.members: ConsumerRoster = self._empty_roster()
-        self._rows = ChangedRows(group_id, self.members, self.snapshot)
+        self._rows = ChangedRows(group_id, self.members, self.snapshot, consumer_rows(self.members))
         self._timers: Timers[tuple[str, str]] = Timers()
         self._job: _Job | None = None
         self._next_target = float("-inf")

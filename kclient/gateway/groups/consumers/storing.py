@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
 
 from kclient.errors import ErrorCode
 from kclient.gateway.groups.events import Reply, RowsStored, StoreRows
 from kclient.gateway.rows.consumer_groups import (
-    ConsumerGroupSnapshot,
     ConsumerMemberSnapshot,
     encode_consumer_group,
     encode_consumer_member,
@@ -37,19 +36,58 @@ _SHORT: Final = 500
 """Topics that a row has which is made in one go."""
 
 
+class StoredMember(Protocol):
+    """What is asked of a member, of whatever type its group is."""
+
+    @property
+    def member_id(self) -> str:
+        """Its id."""
+        ...
+
+
+class StoredMembers(Protocol):
+    """The same of all members of a group."""
+
+    def __contains__(self, member_id: str) -> bool: ...
+
+    def __iter__(self) -> Iterator[StoredMember]: ...
+
+
+class StoredGroup(Protocol):
+    """A group as it is stored."""
+
+    @property
+    def assignment_epoch(self) -> int:
+        """The epoch of its target."""
+        ...
+
+
+class RowFormat(NamedTuple):
+    """How the rows of a type of groups are made."""
+
+    group: Callable[[Any, int], bytes]
+    """Of a snapshot, and when the group came into its state."""
+    member: Callable[[str], Callable[[], Row]]
+    """Of a member's id, as it is now: what makes its row, which is None if it is none any more."""
+
+
 class ChangedRows:
     """The changed rows of one group.
 
     Args:
         group_id: The group.
         members: Its members.
-        snapshot: The group as it is, without members.
+        snapshot: The group as it is, without members: a dataclass.
+        form: How its rows are made.
     """
 
-    def __init__(self, group_id: str, members: ConsumerRoster, snapshot: Callable[[], ConsumerGroupSnapshot]) -> None:
+    def __init__(
+        self, group_id: str, members: StoredMembers, snapshot: Callable[[], StoredGroup], form: RowFormat
+    ) -> None:
         self._group_id = group_id
         self._members = members
         self._snapshot = snapshot
+        self._form = form
         self._changed: dict[str, None] = {}
         """Members whose rows, or whose removal, no write has taken along."""
         self._stored: int | None = None
@@ -153,17 +191,11 @@ class ChangedRows:
         rows: list[tuple[str, Callable[[], Row]]] = []
         if before is not None and own.assignment_epoch != before:
             # of many rows some may be lost: until all are there, what they say is not the target of the epoch
-            first = replace(own, assignment_epoch=before)
-            rows.append((key, partial(encode_consumer_group, first, since_ms)))
+            first = replace(cast("Any", own), assignment_epoch=before)
+            rows.append((key, partial(self._form.group, first, since_ms)))
         for member_id in ticket.taken:
-            member = self._members.get(member_id)
-            rows.append(
-                (
-                    member_key(self._group_id, member_id),
-                    partial(_row_of, None if member is None else snapshot_of(member)),
-                )
-            )
-        rows.append((key, partial(encode_consumer_group, own, since_ms)))
+            rows.append((member_key(self._group_id, member_id), self._form.member(member_id)))
+        rows.append((key, partial(self._form.group, own, since_ms)))
         self._stored = own.assignment_epoch
         return rows
 
@@ -195,6 +227,16 @@ class _MemberParts:
 
     async def failed(self, manager: Manager) -> None:
         """They are written again."""
+
+
+def consumer_rows(members: ConsumerRoster) -> RowFormat:
+    """How the rows of groups of consumers are made, of these members."""
+
+    def row(member_id: str) -> Callable[[], Row]:
+        member = members.get(member_id)
+        return partial(_row_of, None if member is None else snapshot_of(member))
+
+    return RowFormat(encode_consumer_group, row)
 
 
 def _row_of(member: ConsumerMemberSnapshot | None) -> Row:

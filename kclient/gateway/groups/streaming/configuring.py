@@ -1,0 +1,241 @@
+"""What follows from a topology and from the topics that there are: how many tasks there are, and which topics miss.
+
+As Kafka's coordinator: a repartition topic has as many partitions as the topics that are read by who writes it, one
+that is read together with others as many as these, and a changelog as many as its subtopology has tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from kclient.errors import InvalidRequestError, StreamsInvalidTopologyError
+from kclient.gateway.groups.streaming.beats import BeatStatus, StatusCode
+from kclient.gateway.rows.streams_topology import InternalTopic, Subtopology, Topology
+
+_SHOWN: Final = 3
+"""Names that are told of many."""
+
+CountOf = Callable[[str], int | None]
+"""How many partitions a topic has; None if it is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Configured:
+    """A topology with what follows from the topics that there are."""
+
+    epoch: int
+    """Of the topology."""
+    subtopologies: Mapping[str, Subtopology]
+    """By id, sorted, with the numbers of partitions of all internal topics; none where these do not follow."""
+    tasks: Mapping[str, int]
+    """How many tasks each of them has."""
+    missing: tuple[InternalTopic, ...] = ()
+    """The internal topics that have to be made."""
+    fault: BeatStatus | None = None
+    """What is wrong, for members."""
+
+    @property
+    def work(self) -> dict[str, tuple[int, bool]]:
+        """How many tasks each subtopology has, and whether these have state."""
+        return {name: (count, bool(self.subtopologies[name].changelogs)) for name, count in self.tasks.items()}
+
+    @property
+    def ready(self) -> bool:
+        """Whether its tasks can be given out."""
+        return self.fault is None
+
+
+class _FaultError(Exception):
+    """Topics are not as the topology needs them."""
+
+    def __init__(self, code: StatusCode, detail: str) -> None:
+        super().__init__(detail)
+        self.status = BeatStatus(code, detail)
+
+
+def configure(topology: Topology, count_of: CountOf) -> Configured:
+    """What follows from a topology.
+
+    Args:
+        topology: It.
+        count_of: The topics that there are.
+
+    Raises:
+        StreamsInvalidTopologyError: Nothing can: the numbers of partitions of its topics do not follow from others.
+    """
+    try:
+        _check_sources(topology, count_of)
+        counts = _Counts(topology, count_of)
+        counts.decide()
+        subtopologies: dict[str, Subtopology] = {}
+        tasks: dict[str, int] = {}
+        for name in sorted(topology.subtopologies):
+            each = topology.subtopologies[name]
+            tasks[name] = counts.most_of(each)
+            subtopologies[name] = each._replace(
+                repartitions=tuple(map(counts.filled, each.repartitions)),
+                changelogs=tuple(map(counts.filled, each.changelogs)),
+            )
+        missing = _missing(subtopologies.values(), count_of)
+    except _FaultError as error:
+        return Configured(topology.epoch, {}, {}, (), error.status)
+    fault = None
+    if missing:
+        told = _told(topic.name for topic in missing)
+        fault = BeatStatus(StatusCode.MISSING_INTERNAL_TOPICS, f"internal topics are missing: {told}")
+    return Configured(topology.epoch, subtopologies, tasks, missing, fault)
+
+
+def _check_sources(topology: Topology, count_of: CountOf) -> None:
+    missing = {name for each in topology.subtopologies.values() for name in each.sources if count_of(name) is None}
+    if missing:
+        raise _FaultError(StatusCode.MISSING_SOURCE_TOPICS, f"source topics are missing: {_told(sorted(missing))}")
+
+
+class _Counts:
+    """How many partitions topics have, or are to have."""
+
+    def __init__(self, topology: Topology, count_of: CountOf) -> None:
+        self._subtopologies = topology.subtopologies.values()
+        self._count_of = count_of
+        self._decided: dict[str, int] = {}
+
+    def decide(self) -> None:
+        """Find out how many partitions the internal topics are to have."""
+        self._decide_repartitions()
+        self._align()
+        for each in self._subtopologies:
+            most = self.most_of(each)
+            self._decided.update((topic.name, most) for topic in each.changelogs)
+
+    def _of(self, name: str) -> int:
+        count = self._count_of(name)
+        if count is None:
+            count = self._decided.get(name)
+        if count is None:
+            raise StreamsInvalidTopologyError(f"how many partitions {name[:300]} is to have follows from nothing")
+        return count
+
+    def most_of(self, subtopology: Subtopology) -> int:
+        """How many tasks it has."""
+        most = max(map(self._of, subtopology.reads), default=0)
+        if not most:
+            raise StreamsInvalidTopologyError(f"the subtopology {subtopology.subtopology_id[:300]} reads nothing")
+        return most
+
+    def filled(self, topic: InternalTopic) -> InternalTopic:
+        """A topic with the number of its partitions."""
+        return topic._replace(partitions=topic.partitions or self._of_decided(topic.name))
+
+    def _of_decided(self, name: str) -> int:
+        return self._decided[name] if name in self._decided else self._of(name)
+
+    def _decide_repartitions(self) -> None:
+        """Whoever writes a topic reads others: so its number follows from theirs, unless it is given."""
+        decided: dict[str, int] = {}
+        for each in self._subtopologies:
+            decided.update((topic.name, topic.partitions) for topic in each.repartitions if topic.partitions)
+        waiting = True
+        while waiting:
+            waiting = progress = False
+            for each in self._subtopologies:
+                for name in each.sinks:
+                    if name in decided:
+                        continue
+                    count = self._reads_of(each, decided)
+                    if count:
+                        decided[name], progress = count, True
+                    else:
+                        waiting = True
+            if waiting and not progress:
+                raise StreamsInvalidTopologyError("the repartition topics of the topology go round in circles")
+        if any(topic.name not in decided for each in self._subtopologies for topic in each.repartitions):
+            raise StreamsInvalidTopologyError("nothing writes one of the repartition topics that are read")
+        self._decided.update(decided)
+
+    def _reads_of(self, subtopology: Subtopology, decided: Mapping[str, int]) -> int:
+        """How many partitions the topics have that it reads, as far as that is known; 0 if it is of none."""
+        counts = [decided.get(topic.name) for topic in subtopology.repartitions]
+        counts += [self._count_of(name) for name in subtopology.sources]
+        return max((count for count in counts if count is not None), default=0)
+
+    def _align(self) -> None:
+        """Topics that are read together have equally many partitions."""
+        repartitions = [topic for each in self._subtopologies for topic in each.repartitions]
+        fixed = {topic.name for topic in repartitions if topic.partitions}
+        flexible = {topic.name for topic in repartitions if not topic.partitions}
+        for each in self._subtopologies:
+            try:
+                groups = list(each.copartitioned())
+            except IndexError as error:
+                raise StreamsInvalidTopologyError("a copartition group names a topic that is not there") from error
+            for names in groups:
+                if names:
+                    self._decided.update(self._aligned(names, fixed, flexible))
+
+    def _aligned(self, names: Collection[str], fixed: Collection[str], flexible: Collection[str]) -> dict[str, int]:
+        own = {name: self._of(name) for name in names if name in fixed or name in flexible}
+        others = {name: self._of(name) for name in names if name not in own}
+        if others:
+            count = _same(others)
+        elif fixed:
+            count = _same({name: self._of(name) for name in fixed})
+        else:
+            count = max(own.values())
+        for name, had in own.items():
+            if name in fixed and had != count:
+                raise _FaultError(
+                    StatusCode.INCORRECTLY_PARTITIONED_TOPICS,
+                    f"the repartition topic {name} has {had} partitions, and what is read with it has {count}",
+                )
+        return dict.fromkeys(own, count)
+
+
+def _same(counts: Mapping[str, int]) -> int:
+    """The number of partitions that all have."""
+    if len(set(counts.values())) > 1:
+        told = _told(f"{name} ({count})" for name, count in sorted(counts.items()))
+        raise _FaultError(
+            StatusCode.INCORRECTLY_PARTITIONED_TOPICS, f"topics have different numbers of partitions: {told}"
+        )
+    return next(iter(counts.values()))
+
+
+def _missing(subtopologies: Iterable[Subtopology], count_of: CountOf) -> tuple[InternalTopic, ...]:
+    """The internal topics that are not there; those that are there have to be as they would be made."""
+    wanted = {topic.name: topic for each in subtopologies for topic in (*each.repartitions, *each.changelogs)}
+    missing = []
+    for name, topic in wanted.items():
+        count = count_of(name)
+        if count is None:
+            missing.append(topic)
+        elif count != topic.partitions:
+            raise _FaultError(
+                StatusCode.INCORRECTLY_PARTITIONED_TOPICS,
+                f"the topic {name} is there with {count} partitions instead of {topic.partitions}",
+            )
+    return tuple(missing)
+
+
+def _told(names: Iterable[str]) -> str:
+    """The first of some names, and how many there are beside them."""
+    found = list(names)
+    more = len(found) - _SHOWN
+    return ", ".join(found[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def check_tasks(configured: Configured, told: Mapping[str, Iterable[int]]) -> None:
+    """Whether tasks that a member says it has are such.
+
+    Raises:
+        InvalidRequestError: One is none.
+    """
+    for name, numbers in told.items():
+        count = configured.tasks.get(name)
+        if count is None:
+            raise InvalidRequestError(f"the topology has no subtopology {name[:300]}")
+        wrong = next((number for number in numbers if not 0 <= number < count), None)
+        if wrong is not None:
+            raise InvalidRequestError(f"the subtopology {name[:300]} has {count} tasks, and none of number {wrong}")

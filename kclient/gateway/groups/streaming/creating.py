@@ -1,0 +1,98 @@
+"""Makes the internal topics that applications of Kafka Streams need, beside the heartbeats that ask for them."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Final, Protocol
+
+from kclient.errors import KafkaError, TopicExistsError
+
+if TYPE_CHECKING:
+    from kclient.gateway.clock import Clock
+    from kclient.gateway.rows.streams_topology import InternalTopic
+
+logger: logging.Logger = logging.getLogger("kclient.gateway.groups")
+
+_MOST_FAILURES: Final = 1_000
+"""So many topics that could not be made are remembered."""
+_LONGEST: Final = 300
+"""Characters of a reason that are told."""
+
+
+class TopicMaker(Protocol):
+    """Makes topics."""
+
+    async def create(
+        self,
+        name: str,
+        partitions: int = -1,
+        replication_factor: int = -1,
+        overrides: Mapping[str, str | None] | None = None,
+    ) -> object:
+        """Make one. Raises `KafkaError` if that cannot be."""
+        ...
+
+
+class InternalTopics:
+    """Makes the internal topics of applications, each once at a time, and remembers for a while which it could not.
+
+    Args:
+        maker: Makes topics.
+        spawn: Starts a task of the gateway.
+        clock: What time it is.
+    """
+
+    def __init__(self, maker: TopicMaker, spawn: Callable[..., object], clock: Clock) -> None:
+        self._maker = maker
+        self._spawn = spawn
+        self._clock = clock
+        self._wanted: OrderedDict[str, tuple[InternalTopic, float]] = OrderedDict()
+        self._making = False
+        self._failed: OrderedDict[str, tuple[str, float]] = OrderedDict()
+
+    def make(self, topics: Iterable[InternalTopic], remember_s: float) -> None:
+        """Have topics made; returns at once.
+
+        Args:
+            topics: Those that are missing.
+            remember_s: How long it is told if one cannot be made, in seconds.
+        """
+        for topic in topics:
+            self._wanted.setdefault(topic.name, (topic, remember_s))
+        if self._wanted and not self._making:
+            self._making = True
+            self._spawn(self._make, name="internal topics of streams")
+
+    def failures(self, names: Collection[str]) -> dict[str, str]:
+        """Why those of some topics were not made that could not be."""
+        now = self._clock.now()
+        while self._failed and next(iter(self._failed.values()))[1] <= now:
+            self._failed.popitem(last=False)
+        return {name: self._failed[name][0] for name in names if name in self._failed and self._failed[name][1] > now}
+
+    async def _make(self) -> None:
+        try:
+            while self._wanted:
+                name, (topic, remember_s) = next(iter(self._wanted.items()))
+                try:
+                    await self._make_one(topic, remember_s)
+                finally:
+                    self._wanted.pop(name, None)
+        finally:
+            self._making = False
+
+    async def _make_one(self, topic: InternalTopic, remember_s: float) -> None:
+        try:
+            await self._maker.create(topic.name, topic.partitions, topic.replication_factor or -1, dict(topic.configs))
+        except TopicExistsError:
+            pass  # somebody else was faster
+        except (KafkaError, OSError) as error:
+            logger.warning("the internal topic %s cannot be made: %s", topic.name, error)
+            self._failed.pop(topic.name, None)
+            self._failed[topic.name] = str(error)[:_LONGEST], self._clock.now() + remember_s
+            while len(self._failed) > _MOST_FAILURES:
+                self._failed.popitem(last=False)
+        else:
+            self._failed.pop(topic.name, None)

@@ -1,0 +1,117 @@
+"""Takes the requests of members of streams groups: StreamsGroupHeartbeat."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Final
+
+from kclient.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailableError, GroupIdNotFoundError
+from kclient.gateway.groups.classic import ClassicGroup
+from kclient.gateway.groups.streaming.beats import StreamsBeat, StreamsBeatResult
+from kclient.gateway.groups.streaming.group import StreamsGroup
+from kclient.gateway.groups.streaming.member import JOINING
+from kclient.gateway.groups.table import Parked
+from kclient.gateway.rows.streams_groups import STREAMS
+
+if TYPE_CHECKING:
+    from kclient.gateway.clock import Clock
+    from kclient.gateway.groups.group import ManagedGroup
+    from kclient.gateway.groups.memory import GroupMemory
+    from kclient.gateway.groups.table import GroupTable
+    from kclient.gateway.topics.table import TopicTable
+
+_MEMBER: Final = 3_000
+"""About how many bytes of memory a new member takes, beside its names."""
+_TOPOLOGY: Final = 6
+"""The same of a topology, for each byte that its row has."""
+
+
+class StreamsMembership:
+    """Who is in which streams group. Its methods never wait; what must wait returns an object to wait on.
+
+    Args:
+        table: All groups.
+        topics: All topics.
+        memory: Whether there is room for more members.
+        clock: What time it is.
+    """
+
+    def __init__(self, table: GroupTable, topics: TopicTable, memory: GroupMemory, clock: Clock) -> None:
+        self._table = table
+        self._topics = topics
+        self._memory = memory
+        self._clock = clock
+
+    def heartbeat(self, group_id: str, beat: StreamsBeat) -> Parked[StreamsBeatResult]:
+        """A StreamsGroupHeartbeat request.
+
+        Args:
+            group_id: The group.
+            beat: What the member says.
+
+        Raises:
+            KafkaError: The member is refused; see `StreamsGroup.heartbeat`.
+            CoordinatorLoadInProgressError: There is no memory for it now: it tries again.
+            GroupIdNotFoundError: There is no such group, or it is of another type.
+        """
+        table = self._table
+        if table.closed:
+            raise CoordinatorNotAvailableError("the gateway is closing")
+        joins = beat.epoch == JOINING
+        managed, group = self._joined(group_id, beat) if joins else streams_group(table, group_id)
+        parked: Parked[StreamsBeatResult] = Parked()
+        try:
+            actions = group.heartbeat(beat, parked, self._topics, self._clock.now())
+        except Exception:
+            if joins:
+                table.perform(managed, ())  # a group that nobody came into is none
+            raise
+        table.perform(managed, actions)
+        return parked
+
+    def _joined(self, group_id: str, beat: StreamsBeat) -> tuple[ManagedGroup, StreamsGroup]:
+        """The group that somebody joins, which may be a new one."""
+        table = self._table
+        managed = table.groups.get(group_id)
+        known = None if managed is None else managed.group
+        if not isinstance(known, StreamsGroup) or beat.member_id not in known.members:
+            self._admit(group_id, beat, known if isinstance(known, StreamsGroup) else None, new=known is None)
+        if managed is None:
+            table.create(group_id, kind=STREAMS)
+        elif isinstance(known, ClassicGroup) and known.idle:
+            table.convert(managed, STREAMS)
+        return streams_group(table, group_id)
+
+    def _admit(self, group_id: str, beat: StreamsBeat, group: StreamsGroup | None, *, new: bool) -> None:
+        """Ask for the memory of a member that joins, and of the topology that it brings along."""
+        names = (beat.member_id, beat.client_id, beat.client_host, beat.rack_id, beat.process_id)
+        size = _MEMBER + sum(sys.getsizeof(name or "") for name in names)
+        size += sum(sys.getsizeof(key) + sys.getsizeof(value) for key, value in beat.tags or ())
+        if beat.topology is not None and (group is None or group.topology is None):
+            size += _TOPOLOGY * len(beat.topology.text)
+        if not self._memory.admits_member(group_id, size, new=new):
+            raise CoordinatorLoadInProgressError("there is no memory for more members of groups: it is tried again")
+        if not self._memory.admits_write(group_id):
+            raise CoordinatorLoadInProgressError("the store does not keep up with groups: it is tried again")
+
+    def heartbeat_interval_ms(self, group_id: str) -> int:
+        """How often members of a group are to be heard of, in milliseconds."""
+        return self._table.settings_of(group_id).group_streams_heartbeat_interval_ms
+
+
+def streams_group(table: GroupTable, group_id: str) -> tuple[ManagedGroup, StreamsGroup]:
+    """The streams group of this name.
+
+    Args:
+        table: All groups.
+        group_id: The name.
+
+    Raises:
+        GroupIdNotFoundError: There is none, or a group of another type has the name.
+    """
+    managed = table.groups.get(group_id)
+    if managed is None:
+        raise GroupIdNotFoundError(f"Group {group_id[:300]} not found.")
+    if not isinstance(managed.group, StreamsGroup):
+        raise GroupIdNotFoundError(f"Group {group_id[:300]} is not a streams group.")
+    return managed, managed.group

@@ -1,0 +1,154 @@
+"""A member's next step from the tasks that it has to those that it is to have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from collections.abc import Set as AbstractSet
+from typing import Protocol, TypeVar
+
+from kclient.gateway.groups.assignors.tasks import Tasks, TaskSets
+from kclient.gateway.groups.streaming.member import NOTHING_HELD, HeldTasks, StreamsMember
+from kclient.gateway.groups.streaming.states import TASK_TABLE, TaskEvent, TaskState
+from kclient.state_tables import next_state
+
+T = TypeVar("T", bound=Collection[int])
+
+
+class TaskOwners(Protocol):
+    """Who has which tasks, or was told to give them up."""
+
+    def is_active(self, subtopology_id: str, number: int) -> bool:
+        """Whether somebody has it as active task."""
+        ...
+
+    def has(self, process_id: str, subtopology_id: str, number: int) -> bool:
+        """Whether a member of a process has it, in whatever role."""
+        ...
+
+
+def reconcile_tasks(
+    member: StreamsMember, target_epoch: int, target: TaskSets, owners: TaskOwners, owned: TaskSets | None
+) -> bool:
+    """Take a member a step towards a target; whether anything of it has changed.
+
+    Args:
+        member: The member.
+        target_epoch: The epoch of the target.
+        target: What the member is to have by it.
+        owners: Who has which tasks.
+        owned: The tasks that it says it has; None if it says nothing.
+    """
+    epoch = member.epoch
+    if member.reached(target_epoch):
+        return False
+    if member.state is TaskState.UNREVOKED_TASKS:
+        if owned is None or _has_any(owned, member.revoking):
+            return False
+        epoch += 1  # of the step by which it gives more up, if it has to
+    return _step(member, epoch, target_epoch, target, owners, owned)
+
+
+def _step(
+    member: StreamsMember,
+    epoch: int,
+    target_epoch: int,
+    target: TaskSets,
+    owners: TaskOwners,
+    owned: TaskSets | None,
+) -> bool:
+    process, has = member.process_id, owners.has
+    active, active_revoking = _divided_dated(member.assigned.active, target.active)
+    standby, standby_revoking = _divided(member.assigned.standby, target.standby)
+    warmup, warmup_revoking = _divided(member.assigned.warmup, target.warmup)
+    revoking = HeldTasks(active_revoking, standby_revoking, warmup_revoking)
+    if any(revoking) and (owned is None or _has_any(owned, revoking)):
+        return _move(member, TaskEvent.MUST_REVOKE, epoch, HeldTasks(active, standby, warmup), revoking)
+    waits = False
+    for name, numbers in target.active.items():
+        kept = active.get(name, {})
+        new = numbers - kept.keys()
+        free = [each for each in new if not owners.is_active(name, each) and not has(process, name, each)]
+        waits = waits or len(free) < len(new)
+        if free:
+            active[name] = {**kept, **dict.fromkeys(free, target_epoch)}
+
+    def taken(name: str, number: int) -> bool:
+        return has(process, name, number)
+
+    waits = _take(standby, target.standby, taken) or waits
+    waits = _take(warmup, target.warmup, taken) or waits
+    event = TaskEvent.MUST_WAIT if waits else TaskEvent.COMPLETE
+    return _move(member, event, target_epoch, HeldTasks(active, standby, warmup), NOTHING_HELD)
+
+
+def _divided_dated(
+    held: Mapping[str, Mapping[int, int]], wanted: Tasks
+) -> tuple[dict[str, Mapping[int, int]], dict[str, Mapping[int, int]]]:
+    """What of the active tasks is kept, and what is to be given up."""
+    kept: dict[str, Mapping[int, int]] = {}
+    revoking: dict[str, Mapping[int, int]] = {}
+    for name, numbers in held.items():
+        stays = wanted.get(name, frozenset())
+        if mine := {number: since for number, since in numbers.items() if number in stays}:
+            kept[name] = mine
+        if gone := {number: since for number, since in numbers.items() if number not in stays}:
+            revoking[name] = gone
+    return kept, revoking
+
+
+def _divided(held: Tasks, wanted: Tasks) -> tuple[dict[str, frozenset[int]], dict[str, frozenset[int]]]:
+    kept: dict[str, frozenset[int]] = {}
+    revoking: dict[str, frozenset[int]] = {}
+    for name, numbers in held.items():
+        stays = wanted.get(name, frozenset())
+        if mine := numbers & stays:
+            kept[name] = mine
+        if gone := numbers - stays:
+            revoking[name] = gone
+    return kept, revoking
+
+
+def _take(kept: dict[str, frozenset[int]], wanted: Tasks, taken: Callable[[str, int], bool]) -> bool:
+    """Get what is free of what is wanted; whether something is not."""
+    waits = False
+    for name, numbers in wanted.items():
+        new = numbers - kept.get(name, frozenset())
+        free = frozenset(number for number in new if not taken(name, number))
+        waits = waits or len(free) < len(new)
+        if free:
+            kept[name] = kept.get(name, frozenset()) | free
+    return waits
+
+
+def _move(member: StreamsMember, event: TaskEvent, epoch: int, assigned: HeldTasks, revoking: HeldTasks) -> bool:
+    following = next_state(TASK_TABLE, member.state, event, member.member_id)
+    if (following, epoch, assigned, revoking) == (member.state, member.epoch, member.assigned, member.revoking):
+        return False  # others still have what it waits for
+    member.state = following
+    member.previous_epoch, member.epoch = member.epoch, epoch
+    member.assigned, member.revoking = assigned, revoking
+    return True
+
+
+def _has_any(owned: TaskSets, held: HeldTasks) -> bool:
+    """Whether a member says that it has some of these."""
+    return any(
+        not _numbers(numbers).isdisjoint(mine.get(name, ()))
+        for mine, tasks in zip(owned, held, strict=True)
+        for name, numbers in tasks.items()
+    )
+
+
+def _numbers(numbers: AbstractSet[int] | Mapping[int, int]) -> AbstractSet[int]:
+    return numbers.keys() if isinstance(numbers, Mapping) else numbers
+
+
+def has_all(held: HeldTasks, owned: TaskSets | None) -> bool:
+    """Whether all that a member says it has was assigned to it."""
+    if owned is None:
+        return False
+    return all(
+        numbers <= _numbers(tasks.get(name, frozenset()))
+        for mine, tasks in zip(owned, held, strict=True)
+        for name, numbers in mine.items()
+    )

@@ -1,0 +1,466 @@
+"""Groups of Kafka Streams instances (KIP-1071): StreamsGroupHeartbeat, StreamsGroupDescribe."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar, Final, cast
+
+from kclient.acls import AclOperation, ResourceType
+from kclient.errors import (
+    InvalidRequestError,
+    InvalidTopicError,
+    KafkaError,
+    StreamsInvalidTopologyError,
+    TopicAuthorizationError,
+    UnsupportedVersionError,
+)
+from kclient.gateway.access import CLUSTER_NAME
+from kclient.gateway.error_codes import Role, put_error, text_of
+from kclient.gateway.features import STREAMS_VERSION
+from kclient.gateway.groups.assignors.tasks import NO_TASKS, Tasks, TaskSets
+from kclient.gateway.groups.replies import when_done
+from kclient.gateway.groups.streaming.beats import BeatStatus, Endpoint, StatusCode, StreamsBeat, StreamsBeatResult
+from kclient.gateway.groups.streaming.member import JOINING
+from kclient.gateway.groups.streaming.membership import streams_group
+from kclient.gateway.handlers._work import FEW, Work, rows_for, started
+from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
+from kclient.gateway.rows.streams_topology import Copartition, InternalTopic, Subtopology, Topology
+from kclient.gateway.topics.names import INTERNAL, check_name
+from kclient.protocol.lazy_arrays import lazily
+from kclient.protocol.messages.streams import (
+    EndpointToPartitions,
+    StreamsGroupDescribeRequest,
+    StreamsGroupDescribeResponse,
+    StreamsGroupDescribeResponseAssignment,
+    StreamsGroupDescribeResponseDescribedGroup,
+    StreamsGroupDescribeResponseEndpoint,
+    StreamsGroupDescribeResponseKeyValue,
+    StreamsGroupDescribeResponseMember,
+    StreamsGroupDescribeResponseSubtopology,
+    StreamsGroupDescribeResponseTaskIds,
+    StreamsGroupDescribeResponseTopicInfo,
+    StreamsGroupDescribeResponseTopology,
+    StreamsGroupHeartbeatRequest,
+    StreamsGroupHeartbeatRequestTaskIds,
+    StreamsGroupHeartbeatRequestTopicInfo,
+    StreamsGroupHeartbeatRequestTopology,
+    StreamsGroupHeartbeatResponse,
+    StreamsGroupHeartbeatResponseEndpoint,
+    StreamsGroupHeartbeatResponseStatus,
+    StreamsGroupHeartbeatResponseTaskIds,
+    StreamsGroupHeartbeatResponseTopicPartition,
+)
+from kclient.protocol.registry import ApiKey
+
+if TYPE_CHECKING:
+    from kclient.gateway.access import Access
+    from kclient.gateway.contexts import ConnectionContext, RequestContext
+    from kclient.gateway.features import Features
+    from kclient.gateway.groups.streaming.creating import InternalTopics
+    from kclient.gateway.groups.streaming.group import StreamsGroup
+    from kclient.gateway.groups.streaming.member import StreamsMember
+    from kclient.gateway.groups.streaming.membership import StreamsMembership
+    from kclient.gateway.groups.table import GroupTable
+
+_NOT_STATIC: Final = "there are no static members of streams groups, as on Kafka: unset group.instance.id"
+_MOST_BYTES: Final = 1 << 19
+"""The longest row of a topology."""
+_MOST_TOPICS: Final = 2_000
+"""Topics that a topology may name: what follows from them is worked out in one go."""
+_SLICE: Final = 4_096
+"""So many tasks are looked at before others have their turn."""
+_PER_SUBTOPOLOGY, _PER_TASK, _PER_TOPIC = 300, 80, 500
+"""About how many bytes of memory these take that a member tells."""
+_PER_GROUP: Final = 1_000
+"""About how many bytes of memory the row of a group takes, without its members."""
+_SHOWN: Final = 3
+"""Topics that are told of many which could not be made."""
+_REMEMBERED: Final = 2
+"""For so many intervals of heartbeats it is told that a topic could not be made."""
+
+
+def _check_streams_are_on(features: Features) -> None:
+    if not features.levels.get(STREAMS_VERSION):
+        raise UnsupportedVersionError(
+            f"the feature {STREAMS_VERSION} is off: raise it to 1, or set group.protocol=classic"
+        )
+
+
+class StreamsGroupHeartbeatHandler(Handler):
+    """Takes members into groups, keeps them there, tells them their tasks, and has topics made that these need."""
+
+    API: ClassVar[ApiKey] = ApiKey.STREAMS_GROUP_HEARTBEAT
+    VERSIONS: ClassVar[VersionRange] = (0, 0)
+    ROLE: ClassVar[Role] = Role.GROUPS
+
+    def __init__(self, access: Access, groups: StreamsMembership, topics: InternalTopics, features: Features) -> None:
+        self._access = access
+        self._groups = groups
+        self._topics = topics
+        self._features = features
+
+    def begin(self, request: StreamsGroupHeartbeatRequest, context: RequestContext) -> Begun:
+        """Note that the member lives; the answer waits until what is new in it is stored."""
+        _check_streams_are_on(self._features)
+        self._access.check_group(context.connection, AclOperation.READ, request.group_id)
+        _check(request)
+        return cast("Begun", started(self._begin(request, context)))
+
+    def _begin(self, request: StreamsGroupHeartbeatRequest, context: RequestContext) -> Work:
+        client, topology = context.connection, None
+        if request.topology is not None:
+            topology = yield from _topology(request.topology)
+            yield from self._check_topics(topology, client)
+        owned = None
+        if request.active_tasks is not None:
+            active = yield from _owned(request.active_tasks)
+            standby = yield from _owned(request.standby_tasks or ())
+            warmup = yield from _owned(request.warmup_tasks or ())
+            owned = TaskSets(active, standby, warmup)
+        beat = _beat_of(request, context, topology, owned)
+        parked = self._groups.heartbeat(request.group_id, beat)
+        interval_ms = self._groups.heartbeat_interval_ms(request.group_id)
+
+        def respond(result: StreamsBeatResult) -> StreamsGroupHeartbeatResponse:
+            status = [*result.status]
+            if not result.error and result.missing:
+                status = self._make(result.missing, status, interval_ms, client)
+            return _response(result, status, interval_ms)
+
+        return when_done(parked, respond)
+
+    def _check_topics(self, topology: Topology, client: ConnectionContext) -> Work:
+        """Whether an application may use its topics, in steps.
+
+        Raises:
+            StreamsInvalidTopologyError: One of them has a name that no application's has.
+            TopicAuthorizationError: Its client may not DESCRIBE one of them.
+        """
+        own = sorted(topology.named & INTERNAL)
+        if own:
+            raise StreamsInvalidTopologyError(f"the topology uses topics that are Kafka's own: {', '.join(own)}")
+        for count, name in enumerate(sorted(topology.named), 1):
+            try:
+                check_name(name)
+            except InvalidTopicError as error:
+                raise StreamsInvalidTopologyError(str(error)) from error
+            if not self._access.allows(client, AclOperation.DESCRIBE, ResourceType.TOPIC, name, asked=True):
+                raise TopicAuthorizationError(f"{client.principal} may not DESCRIBE the topic {name[:300]}")
+            if count % FEW == 0:
+                yield _PER_TOPIC * FEW
+
+    def _make(
+        self, missing: Sequence[InternalTopic], status: list[BeatStatus], interval_ms: int, client: ConnectionContext
+    ) -> list[BeatStatus]:
+        """Have missing topics made, if the client may: all of them or none; and tell what has come of it so far."""
+        access = self._access
+        refused: list[str] = []
+        if not access.allows(client, AclOperation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME):
+            refused = [
+                topic.name
+                for topic in missing
+                if not access.allows(client, AclOperation.CREATE, ResourceType.TOPIC, topic.name, asked=True)
+            ]
+        if refused:
+            return _with_detail(status, f"{client.principal} may not CREATE {_told(refused)}")
+        self._topics.make(missing, _REMEMBERED * interval_ms / 1000)
+        failed = self._topics.failures([topic.name for topic in missing])
+        if not failed:
+            return status
+        return _with_detail(status, f"not made: {_told([f'{name} ({why})' for name, why in failed.items()])}")
+
+
+def _told(texts: Sequence[str]) -> str:
+    more = len(texts) - _SHOWN
+    return ", ".join(texts[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def _with_detail(status: Iterable[BeatStatus], detail: str) -> list[BeatStatus]:
+    """What is missing, with why it is."""
+    return [
+        each._replace(detail=f"{each.detail}; {detail}") if each.code is StatusCode.MISSING_INTERNAL_TOPICS else each
+        for each in status
+    ]
+
+
+def _check(request: StreamsGroupHeartbeatRequest) -> None:
+    """Whether a request says what it has to, and nothing that Kafka 4.3 does not take either."""
+    epoch, joins = request.member_epoch, request.member_epoch == JOINING
+    if request.instance_id is not None:
+        raise InvalidRequestError(_NOT_STATIC)
+    if request.task_offsets is not None or request.task_end_offsets is not None:
+        raise InvalidRequestError("offsets of tasks are not taken, as on Kafka 4.3: task_offsets has to be null")
+    if request.warmup_tasks:
+        raise InvalidRequestError("there are no warm-up tasks, as on Kafka 4.3: warmup_tasks has to be empty")
+    if request.topology is not None and any(each.source_topic_regex for each in request.topology.subtopologies):
+        raise InvalidRequestError("sources by patterns are not taken, as on Kafka 4.3: name the topics")
+    for name in ("member_id", "group_id", "rack_id"):
+        if getattr(request, name) == "":
+            raise InvalidRequestError(f"{name} is empty")
+    tasks = request.active_tasks, request.standby_tasks, request.warmup_tasks
+    if joins:
+        if request.rebalance_timeout_ms == -1:
+            raise InvalidRequestError("who joins has to say its rebalance_timeout_ms")
+        if any(tasks):
+            raise InvalidRequestError("who joins has no tasks yet: active_tasks and the others have to be empty")
+        if request.topology is None:
+            raise InvalidRequestError("who joins has to bring a topology along")
+        _check_changelogs(request.topology)
+    elif epoch < -1:
+        raise InvalidRequestError(_NOT_STATIC if epoch == -2 else f"there is no member epoch {epoch}")
+    if any(each is not None for each in tasks) and any(each is None for each in tasks):
+        raise InvalidRequestError("active_tasks, standby_tasks and warmup_tasks are null, or none of them")
+    if not joins and request.topology is not None:
+        raise InvalidRequestError("only who joins brings a topology along")
+
+
+def _check_changelogs(topology: StreamsGroupHeartbeatRequestTopology) -> None:
+    for each in topology.subtopologies:
+        for topic in each.state_changelog_topics:
+            if topic.partitions:
+                raise StreamsInvalidTopologyError(
+                    f"the changelog {topic.name[:300]} has {topic.partitions} partitions: how many follows from what "
+                    "is read, so it has to be 0"
+                )
+
+
+def _topology(told: StreamsGroupHeartbeatRequestTopology) -> Work:
+    """The topology that a member brings along."""
+    if told.epoch < 0:
+        raise InvalidRequestError(f"a topology has no epoch {told.epoch}")
+    parts: list[Subtopology] = []
+    for each in told.subtopologies:
+        parts.append(
+            Subtopology(
+                each.subtopology_id,
+                tuple(each.source_topics),
+                tuple(each.repartition_sink_topics),
+                tuple(map(_internal, each.repartition_source_topics)),
+                tuple(map(_internal, each.state_changelog_topics)),
+                tuple(
+                    Copartition(tuple(group.source_topics), tuple(group.repartition_source_topics))
+                    for group in each.copartition_groups
+                ),
+            )
+        )
+        if len(parts) % FEW == 0:
+            yield _PER_TOPIC * FEW
+    topology = Topology(told.epoch, tuple(parts))
+    if len(topology.subtopologies) < len(parts):
+        raise InvalidRequestError("two subtopologies have the same id")
+    if len(topology.named) > _MOST_TOPICS:
+        raise StreamsInvalidTopologyError(f"a topology names {_MOST_TOPICS} topics at most, not {len(topology.named)}")
+    if len(topology.text) > _MOST_BYTES:
+        raise StreamsInvalidTopologyError(f"a topology takes {_MOST_BYTES} bytes at most, not {len(topology.text)}")
+    return topology
+
+
+def _internal(told: StreamsGroupHeartbeatRequestTopicInfo) -> InternalTopic:
+    configs = tuple(sorted((each.key, each.value) for each in told.topic_configs))
+    return InternalTopic(told.name, told.partitions, told.replication_factor, configs)
+
+
+def _owned(told: Iterable[StreamsGroupHeartbeatRequestTaskIds]) -> Work:
+    """The tasks that a member says it has; it may name a subtopology in several places."""
+    owned: dict[str, set[int]] = {}
+    for count, each in enumerate(told, 1):
+        numbers = owned.setdefault(each.subtopology_id, set())
+        for start in range(0, len(each.partitions), _SLICE):
+            some = each.partitions[start : start + _SLICE]
+            numbers.update(some)
+            if len(some) == _SLICE:
+                yield _PER_TASK * _SLICE
+        if count % FEW == 0:
+            yield _PER_SUBTOPOLOGY * FEW
+    return {name: frozenset(numbers) for name, numbers in owned.items()} if owned else NO_TASKS
+
+
+def _beat_of(
+    request: StreamsGroupHeartbeatRequest, context: RequestContext, topology: Topology | None, owned: TaskSets | None
+) -> StreamsBeat:
+    endpoint, tags = request.user_endpoint, request.client_tags
+    return StreamsBeat(
+        request.member_id,
+        request.member_epoch,
+        context.client_id or "",
+        context.connection.client_host,
+        request.rack_id,
+        request.rebalance_timeout_ms,
+        topology,
+        owned,
+        request.process_id,
+        None if endpoint is None else Endpoint(endpoint.host, endpoint.port),
+        None if tags is None else tuple(sorted({each.key: each.value for each in tags}.items())),
+        request.endpoint_information_epoch,
+        request.shutdown_application,
+    )
+
+
+def _response(
+    result: StreamsBeatResult, status: Sequence[BeatStatus], interval_ms: int
+) -> StreamsGroupHeartbeatResponse:
+    response = StreamsGroupHeartbeatResponse(
+        error_code=result.error, error_message=None if result.message is None else text_of(result.message)
+    )
+    if result.error:
+        return response
+    response.member_id, response.member_epoch = result.member_id, result.epoch
+    response.status = [
+        StreamsGroupHeartbeatResponseStatus(status_code=each.code, status_detail=text_of(each.detail))
+        for each in status
+    ]
+    if result.epoch < JOINING:
+        return response  # who leaves
+    response.heartbeat_interval_ms = interval_ms
+    response.endpoint_information_epoch = result.endpoints_epoch
+    if result.tasks is not None:
+        response.active_tasks = _tasks(result.tasks.active)
+        response.standby_tasks = _tasks(result.tasks.standby)
+        response.warmup_tasks = _tasks(result.tasks.warmup)
+    if result.placed is not None:
+        response.partitions_by_user_endpoint = rows_for(
+            result.placed,
+            lambda each: EndpointToPartitions(
+                user_endpoint=StreamsGroupHeartbeatResponseEndpoint(host=each.endpoint.host, port=each.endpoint.port),
+                active_partitions=_partitions(each.active),
+                standby_partitions=_partitions(each.standby),
+            ),
+        )
+    return response
+
+
+def _tasks(tasks: Tasks) -> list[StreamsGroupHeartbeatResponseTaskIds]:
+    return [
+        StreamsGroupHeartbeatResponseTaskIds(subtopology_id=name, partitions=sorted(tasks[name]))
+        for name in sorted(tasks)
+    ]
+
+
+def _partitions(topics: Mapping[str, Collection[int]]) -> list[StreamsGroupHeartbeatResponseTopicPartition]:
+    return [
+        StreamsGroupHeartbeatResponseTopicPartition(topic=name, partitions=list(numbers))
+        for name, numbers in topics.items()
+    ]
+
+
+class StreamsGroupDescribeHandler(Handler):
+    """Shows streams groups: their epochs and topology, and which tasks each member has and is to have."""
+
+    API: ClassVar[ApiKey] = ApiKey.STREAMS_GROUP_DESCRIBE
+    VERSIONS: ClassVar[VersionRange] = (0, 0)
+    ROLE: ClassVar[Role] = Role.GROUPS
+    ONLY_READS: ClassVar[bool] = True
+
+    def __init__(self, access: Access, table: GroupTable, features: Features) -> None:
+        self._access = access
+        self._table = table
+        self._features = features
+
+    def begin(self, request: StreamsGroupDescribeRequest, context: RequestContext) -> Begun:
+        """Describe each group that is named."""
+        _check_streams_are_on(self._features)
+        return cast("Begun", started(self._begin(request, context)))
+
+    def _begin(self, request: StreamsGroupDescribeRequest, context: RequestContext) -> Work:
+        rows: list[StreamsGroupDescribeResponseDescribedGroup] = []
+        for group_id in request.group_ids:
+            row = StreamsGroupDescribeResponseDescribedGroup(group_id=group_id)
+            rows.append(row)
+            try:
+                self._access.check_group(context.connection, AclOperation.DESCRIBE, group_id)
+                if request.include_authorized_operations:
+                    operations = self._access.operations(context.connection, ResourceType.GROUP, group_id)
+                    row.authorized_operations = operations
+                yield from self._describe(streams_group(self._table, group_id)[1], row, context.connection)
+            except KafkaError as error:
+                rows[-1] = self._failed(group_id, error)
+            if len(rows) % FEW == 0:
+                yield _PER_GROUP * FEW
+        return StreamsGroupDescribeResponse(groups=lazily(len(rows), iter(rows)))
+
+    def _describe(
+        self, group: StreamsGroup, row: StreamsGroupDescribeResponseDescribedGroup, client: ConnectionContext
+    ) -> Work:
+        """Its members are described while the response is encoded; that the client may is found out before."""
+        topology, configured = group.topology, group.configured
+        for count, name in enumerate(() if topology is None else sorted(topology.named), 1):
+            if not self._access.allows(client, AclOperation.DESCRIBE, ResourceType.TOPIC, name):
+                raise TopicAuthorizationError(f"the group uses topics that {client.principal} may not DESCRIBE")
+            if count % FEW == 0:
+                yield _PER_TOPIC * FEW
+        row.group_state = group.shown_state
+        row.group_epoch, row.assignment_epoch = group.group_epoch, group.assignment_epoch
+        if topology is not None:
+            parts = configured.subtopologies if configured is not None and configured.ready else topology.subtopologies
+            row.topology = StreamsGroupDescribeResponseTopology(
+                epoch=topology.epoch, subtopologies=[_described_part(parts[name]) for name in sorted(parts)]
+            )
+        members = list(group.members)
+        row.members = lazily(len(members), map(_described, members))
+
+    def _failed(self, group_id: str, error: KafkaError) -> StreamsGroupDescribeResponseDescribedGroup:
+        row = StreamsGroupDescribeResponseDescribedGroup(group_id=group_id)
+        put_error(row, error, self.ROLE)
+        return row
+
+    def fail(
+        self, request: StreamsGroupDescribeRequest, context: RequestContext, error: KafkaError
+    ) -> StreamsGroupDescribeResponse:
+        """The same error for each group."""
+        ids = request.group_ids
+        return StreamsGroupDescribeResponse(
+            groups=lazily(len(ids), (self._failed(group_id, error) for group_id in ids))
+        )
+
+
+def _described_part(part: Subtopology) -> StreamsGroupDescribeResponseSubtopology:
+    return StreamsGroupDescribeResponseSubtopology(
+        subtopology_id=part.subtopology_id,
+        source_topics=sorted(part.sources),
+        repartition_sink_topics=sorted(part.sinks),
+        state_changelog_topics=[_described_topic(topic) for topic in sorted(part.changelogs)],
+        repartition_source_topics=[_described_topic(topic) for topic in sorted(part.repartitions)],
+    )
+
+
+def _described_topic(topic: InternalTopic) -> StreamsGroupDescribeResponseTopicInfo:
+    return StreamsGroupDescribeResponseTopicInfo(
+        name=topic.name,
+        partitions=topic.partitions,
+        replication_factor=topic.replication_factor,
+        topic_configs=_pairs(topic.configs),
+    )
+
+
+def _pairs(pairs: Iterable[tuple[str, str]]) -> list[StreamsGroupDescribeResponseKeyValue]:
+    return [StreamsGroupDescribeResponseKeyValue(key=key, value=value) for key, value in pairs]
+
+
+def _described(member: StreamsMember) -> StreamsGroupDescribeResponseMember:
+    endpoint = None
+    if member.endpoint is not None:
+        endpoint = StreamsGroupDescribeResponseEndpoint(host=member.endpoint.host, port=member.endpoint.port)
+    return StreamsGroupDescribeResponseMember(
+        member_id=member.member_id,
+        member_epoch=member.epoch,
+        rack_id=member.rack_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        topology_epoch=member.topology_epoch,
+        process_id=member.process_id,
+        user_endpoint=endpoint,
+        client_tags=_pairs(member.tags),
+        assignment=_assignment(member.assigned.sets),
+        target_assignment=_assignment(member.target),
+    )
+
+
+def _assignment(tasks: TaskSets) -> StreamsGroupDescribeResponseAssignment:
+    active, standby, warmup = (
+        [
+            StreamsGroupDescribeResponseTaskIds(subtopology_id=name, partitions=sorted(each[name]))
+            for name in sorted(each)
+        ]
+        for each in tasks
+    )
+    return StreamsGroupDescribeResponseAssignment(active_tasks=active, standby_tasks=standby, warmup_tasks=warmup)
