@@ -47,8 +47,8 @@ class StreamsBox:
         self.epochs: dict[str, int] = {}
         self.owned: dict[str, TaskSets] = {}
 
-    @property
     def state(self) -> StreamsGroupState:
+        """The group's state: a call, which is made anew each time."""
         return self.group.state
 
     def run(self, actions: Sequence[Action]) -> None:

@@ -29,7 +29,7 @@ def test_who_comes_first_gets_all_tasks() -> None:
     result = box.enter("m1")
     assert (result.error, result.epoch, codes(result)) == (0, 2, [])
     assert box.active("m1") == {"0": [0, 1, 2, 3]}
-    assert box.state is StreamsGroupState.STABLE
+    assert box.state() is StreamsGroupState.STABLE
     assert box.goes_on("m1").tasks is None
 
 
@@ -38,7 +38,7 @@ def test_tasks_are_given_up_before_others_get_them() -> None:
     box.enter("m1")
     assert box.enter("m2").epoch == 3
     assert box.active("m2") == {}
-    assert box.state is StreamsGroupState.RECONCILING
+    assert box.state() is StreamsGroupState.RECONCILING
     first = box.goes_on("m1")
     assert first.epoch == 2, "it has not given up what it has to"
     assert sum(map(len, box.active("m1").values())) == 2
@@ -48,7 +48,7 @@ def test_tasks_are_given_up_before_others_get_them() -> None:
     assert box.goes_on("m1").epoch == 3
     box.goes_on("m2")
     assert sum(map(len, box.active("m2").values())) == 2
-    assert box.state is StreamsGroupState.STABLE
+    assert box.state() is StreamsGroupState.STABLE
 
 
 def test_a_process_has_a_task_once() -> None:
@@ -77,14 +77,14 @@ def test_a_group_waits_for_more_members() -> None:
     for member in ("m1", "m2"):
         assert codes(box.goes_on(member)) == []
         assert len(box.active(member)["0"]) == 2
-    assert box.state is StreamsGroupState.STABLE
+    assert box.state() is StreamsGroupState.STABLE
 
 
 def test_targets_keep_their_distance() -> None:
     box = StreamsBox(group_streams_assignment_interval_ms=1_000)
     box.enter("m1")
     assert codes(box.enter("m2")) == [StatusCode.ASSIGNMENT_DELAYED]
-    assert box.state is StreamsGroupState.ASSIGNING
+    assert box.state() is StreamsGroupState.ASSIGNING
     box.advance(1.0)
     box.settle("m1", "m2")
     assert len(box.active("m2")["0"]) == 2
@@ -95,7 +95,7 @@ def test_internal_topics_that_are_missing_are_asked_for() -> None:
     result = box.enter("m1")
     assert codes(result) == [StatusCode.MISSING_INTERNAL_TOPICS]
     assert result.missing == (InternalTopic("g-counts-changelog", 4, 0),)
-    assert box.state is StreamsGroupState.NOT_READY
+    assert box.state() is StreamsGroupState.NOT_READY
     assert box.active("m1") == {}
     box.topics.put("g-counts-changelog", 4)
     box.settle("m1")
@@ -113,7 +113,7 @@ def test_topics_that_do_not_fit(topics: dict[str, int], code: StatusCode) -> Non
     box = StreamsBox(topics=topics, topology=COUNTS)
     result = box.enter("m1")
     assert codes(result) == [code]
-    assert box.state is StreamsGroupState.NOT_READY
+    assert box.state() is StreamsGroupState.NOT_READY
     assert result.missing == ()
 
 
@@ -204,7 +204,7 @@ def test_who_leaves_is_told_when_that_is_stored() -> None:
     assert token not in box.replies
     box.finish_stores()
     assert box.replies[token].error == 0
-    assert box.state is StreamsGroupState.EMPTY
+    assert box.state() is StreamsGroupState.EMPTY
     assert [key for key in box.rows if key.startswith(MEMBERS)] == []
 
 
@@ -242,7 +242,7 @@ def test_a_restart_loses_nothing() -> None:
     before = box.group.snapshot(), [each.assigned for each in box.group.members]
     box.restart()
     assert (box.group.snapshot(), [each.assigned for each in box.group.members]) == before
-    assert box.state is StreamsGroupState.STABLE
+    assert box.state() is StreamsGroupState.STABLE
     for member in ("m1", "m2"):
         result = box.goes_on(member)
         assert (result.epoch, result.tasks) == (box.epochs[member], None)
@@ -311,5 +311,5 @@ def test_whatever_happens_each_task_is_worked_on_once(seed: int) -> None:
         box.settle(*alive)
     count = box.topics.by_name["a"].partitions
     assert sorted(number for member in alive for number in box.active(member).get("0", [])) == list(range(count))
-    assert box.state is StreamsGroupState.STABLE
+    assert box.state() is StreamsGroupState.STABLE
     box.once()
