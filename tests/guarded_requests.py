@@ -199,6 +199,14 @@ def _join(name: str, *topics: str) -> m.ConsumerGroupHeartbeatRequest:
     )  # fmt: skip
 
 
+def _streams(name: str, *topics: str) -> m.StreamsGroupHeartbeatRequest:
+    part = m.StreamsGroupHeartbeatRequestSubtopology(subtopology_id="0", source_topics=[*topics])
+    return m.StreamsGroupHeartbeatRequest(
+        group_id=name, member_id="m", member_epoch=0, rebalance_timeout_ms=1000, process_id="p", active_tasks=[],
+        standby_tasks=[], warmup_tasks=[], topology=m.StreamsGroupHeartbeatRequestTopology(subtopologies=[part]),
+    )  # fmt: skip
+
+
 def _new(*names: str) -> m.CreateTopicsRequest:
     rows = [m.CreatableTopic(name=name, num_partitions=2, replication_factor=1) for name in names]
     return m.CreateTopicsRequest(topics=rows, timeout_ms=20_000, validate_only=True)
@@ -290,12 +298,17 @@ REQUESTS: Final[dict[str, Ask]] = {
             group_id="s", member_id="AAAAAAAAAAAAAAAAAAAAAw", subscribed_topic_names=["t"]
         ), 1,
     ),
+    "join a streams group": Ask(lambda *_: _streams("st", "t"), 0),
+    "join a streams group, with others": Ask(lambda *_: _streams("st2", "t", "tt", "n"), 0),
     "list groups": Ask(lambda *_: m.ListGroupsRequest(), 4),
     "describe groups": Ask(
         lambda *_: m.DescribeGroupsRequest(groups=["g", "h", "none"], include_authorized_operations=True), 6
     ),
     "describe consumer groups": Ask(
         lambda *_: m.ConsumerGroupDescribeRequest(group_ids=["g", "none"], include_authorized_operations=True), 1
+    ),
+    "describe streams groups": Ask(
+        lambda *_: m.StreamsGroupDescribeRequest(group_ids=["g", "none"], include_authorized_operations=True), 0
     ),
     "describe share groups": Ask(lambda *_: m.ShareGroupDescribeRequest(group_ids=["g", "none"]), 1),
     "delete groups": Ask(lambda *_: m.DeleteGroupsRequest(groups_names=["none"]), 2),

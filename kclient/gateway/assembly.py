@@ -25,7 +25,7 @@ from kclient.gateway.groups import GroupCoordinator, group_settings
 from kclient.gateway.groups.configs import GroupConfigs
 from kclient.gateway.groups.moving import CoordinatorClaims
 from kclient.gateway.groups.sharing.administration import ShareGroupAdministration
-from kclient.gateway.groups.streaming.creating import InternalTopics
+from kclient.gateway.groups.streaming.creating import StreamsTopics
 from kclient.gateway.handing_over import HandOver
 from kclient.gateway.handlers._shares import ShareRequests
 from kclient.gateway.handlers.acls import CreateAclsHandler, DeleteAclsHandler, DescribeAclsHandler
@@ -387,8 +387,7 @@ async def assemble(
             ShareAcknowledgeHandler(share_requests),
             *group_handlers(leadership, access, groups, share_admin, clock, features, topics),
             *share_group_handlers(access, groups, share_admin, features, topics, peers),
-            StreamsGroupHeartbeatHandler(access, groups.streaming, InternalTopics(catalogue, spawn, clock), features),
-            StreamsGroupDescribeHandler(access, groups.table, features),
+            *streams_group_handlers(access, groups, StreamsTopics(catalogue, spawn, clock), features),
             *transaction_handlers(access, transactions, local, peers, topics, from_gateway, groups, clock),
         ],
         features,
@@ -488,6 +487,16 @@ def share_group_handlers(
         DescribeShareGroupOffsetsHandler(access, shares, topics, features, ends),
         AlterShareGroupOffsetsHandler(access, shares, topics, features),
         DeleteShareGroupOffsetsHandler(access, shares, topics, features),
+    ]
+
+
+def streams_group_handlers(
+    access: Access, groups: GroupCoordinator, topics: StreamsTopics, features: Features
+) -> list[Handler]:
+    """Who answers what is asked of streams groups."""
+    return [
+        StreamsGroupHeartbeatHandler(access, groups.streaming, topics, features),
+        StreamsGroupDescribeHandler(access, groups.table, features),
     ]
 
 

@@ -48,6 +48,14 @@ from kclient.gateway.groups.consumers.states import (
     ReconcilingState,
 )
 from kclient.gateway.groups.states import GROUP_TABLE, GroupEvent, GroupState
+from kclient.gateway.groups.streaming.states import (
+    STREAMS_GROUP_TABLE,
+    TASK_TABLE,
+    StreamsGroupEvent,
+    StreamsGroupState,
+    TaskEvent,
+    TaskState,
+)
 from kclient.gateway.membership.states import GATEWAY_TABLE, GatewayEvent, GatewayState
 from kclient.gateway.partition_states import PARTITION_TABLE
 from kclient.gateway.partition_states import Event as PartitionEvent
@@ -108,6 +116,8 @@ MACHINES = {
     "session": Machine(SESSION_TABLE, SessionState, SessionEvent, "connection.md"),
     "share member": Machine(SHARE_TABLE, ShareState, ShareEvent, "share.md"),
     "share session": Machine(SHARE_SESSION_TABLE, ShareSessionState, ShareSessionEvent, "share.md"),
+    "streams group": Machine(STREAMS_GROUP_TABLE, StreamsGroupState, StreamsGroupEvent, "groups.md"),
+    "tasks of a streams group": Machine(TASK_TABLE, TaskState, TaskEvent, "groups.md"),
     "telemetry": Machine(TELEMETRY_TABLE, TelemetryState, TelemetryEvent, "metrics.md"),
     "transaction": Machine(TRANSACTION_TABLE, TransactionState, TransactionEvent, "transactions.md"),
 }

@@ -19,12 +19,12 @@ from kclient.gateway.error_codes import Role, put_error, text_of
 from kclient.gateway.features import STREAMS_VERSION
 from kclient.gateway.groups.assignors.tasks import NO_TASKS, Tasks, TaskSets
 from kclient.gateway.groups.replies import when_done
-from kclient.gateway.groups.streaming.beats import BeatStatus, Endpoint, StatusCode, StreamsBeat, StreamsBeatResult
+from kclient.gateway.groups.streaming.beats import BeatStatus, QueryEndpoint, StatusCode, StreamsBeat, StreamsBeatResult
 from kclient.gateway.groups.streaming.member import JOINING
 from kclient.gateway.groups.streaming.membership import streams_group
 from kclient.gateway.handlers._work import FEW, Work, rows_for, started
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
-from kclient.gateway.rows.streams_topology import Copartition, InternalTopic, Subtopology, Topology
+from kclient.gateway.rows.streams_topology import Copartition, StreamsTopic, Subtopology, Topology
 from kclient.gateway.topics.names import INTERNAL, check_name
 from kclient.protocol.lazy_arrays import lazily
 from kclient.protocol.messages.streams import (
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from kclient.gateway.access import Access
     from kclient.gateway.contexts import ConnectionContext, RequestContext
     from kclient.gateway.features import Features
-    from kclient.gateway.groups.streaming.creating import InternalTopics
+    from kclient.gateway.groups.streaming.creating import StreamsTopics
     from kclient.gateway.groups.streaming.group import StreamsGroup
     from kclient.gateway.groups.streaming.member import StreamsMember
     from kclient.gateway.groups.streaming.membership import StreamsMembership
@@ -93,7 +93,7 @@ class StreamsGroupHeartbeatHandler(Handler):
     VERSIONS: ClassVar[VersionRange] = (0, 0)
     ROLE: ClassVar[Role] = Role.GROUPS
 
-    def __init__(self, access: Access, groups: StreamsMembership, topics: InternalTopics, features: Features) -> None:
+    def __init__(self, access: Access, groups: StreamsMembership, topics: StreamsTopics, features: Features) -> None:
         self._access = access
         self._groups = groups
         self._topics = topics
@@ -150,7 +150,7 @@ class StreamsGroupHeartbeatHandler(Handler):
                 yield _PER_TOPIC * FEW
 
     def _make(
-        self, missing: Sequence[InternalTopic], status: list[BeatStatus], interval_ms: int, client: ConnectionContext
+        self, missing: Sequence[StreamsTopic], status: list[BeatStatus], interval_ms: int, client: ConnectionContext
     ) -> list[BeatStatus]:
         """Have missing topics made, if the client may: all of them or none; and tell what has come of it so far."""
         access = self._access
@@ -255,9 +255,9 @@ def _topology(told: StreamsGroupHeartbeatRequestTopology) -> Work:
     return topology
 
 
-def _internal(told: StreamsGroupHeartbeatRequestTopicInfo) -> InternalTopic:
+def _internal(told: StreamsGroupHeartbeatRequestTopicInfo) -> StreamsTopic:
     configs = tuple(sorted((each.key, each.value) for each in told.topic_configs))
-    return InternalTopic(told.name, told.partitions, told.replication_factor, configs)
+    return StreamsTopic(told.name, told.partitions, told.replication_factor, configs)
 
 
 def _owned(told: Iterable[StreamsGroupHeartbeatRequestTaskIds]) -> Work:
@@ -289,7 +289,7 @@ def _beat_of(
         topology,
         owned,
         request.process_id,
-        None if endpoint is None else Endpoint(endpoint.host, endpoint.port),
+        None if endpoint is None else QueryEndpoint(endpoint.host, endpoint.port),
         None if tags is None else tuple(sorted({each.key: each.value for each in tags}.items())),
         request.endpoint_information_epoch,
         request.shutdown_application,
@@ -423,7 +423,7 @@ def _described_part(part: Subtopology) -> StreamsGroupDescribeResponseSubtopolog
     )
 
 
-def _described_topic(topic: InternalTopic) -> StreamsGroupDescribeResponseTopicInfo:
+def _described_topic(topic: StreamsTopic) -> StreamsGroupDescribeResponseTopicInfo:
     return StreamsGroupDescribeResponseTopicInfo(
         name=topic.name,
         partitions=topic.partitions,

@@ -12,7 +12,7 @@ from kclient.records.bounds import INT32_MAX
 _INT16_MAX: Final = 32_767
 
 
-class InternalTopic(NamedTuple):
+class StreamsTopic(NamedTuple):
     """A topic that an application keeps for itself."""
 
     name: str
@@ -39,9 +39,9 @@ class Subtopology(NamedTuple):
     """The topics that it reads and that others write."""
     sinks: tuple[str, ...]
     """The repartition topics that it writes."""
-    repartitions: tuple[InternalTopic, ...]
+    repartitions: tuple[StreamsTopic, ...]
     """The repartition topics that it reads."""
-    changelogs: tuple[InternalTopic, ...]
+    changelogs: tuple[StreamsTopic, ...]
     """The topics that its state is kept in."""
     copartitions: tuple[Copartition, ...]
 
@@ -125,9 +125,9 @@ def _subtopology(row: Any) -> Subtopology:
     )
 
 
-def _topic(row: Any) -> InternalTopic:
+def _topic(row: Any) -> StreamsTopic:
     name, partitions, factor, configs = row
-    return InternalTopic(
+    return StreamsTopic(
         string(name),
         whole(partitions, ~INT32_MAX, INT32_MAX),
         whole(factor, ~_INT16_MAX, _INT16_MAX),

@@ -274,6 +274,18 @@ CASES: dict[str, Case] = {
     "describe share groups": Case(
         lambda _: m.ShareGroupDescribeRequest(group_ids=["s"]), 1, ((O.DESCRIBE, *SHARES),)
     ),
+    "join a streams group": Case(
+        lambda _: m.StreamsGroupHeartbeatRequest(
+            group_id="st", member_id="a", rebalance_timeout_ms=1, process_id="p",
+            topology=m.StreamsGroupHeartbeatRequestTopology(
+                subtopologies=[m.StreamsGroupHeartbeatRequestSubtopology(subtopology_id="0", source_topics=["t"])]
+            ),
+        ),
+        0, ((O.READ, R.GROUP, "st"), (O.DESCRIBE, *TOPIC)),
+    ),
+    "describe streams groups": Case(
+        lambda _: m.StreamsGroupDescribeRequest(group_ids=["st"]), 0, ((O.DESCRIBE, R.GROUP, "st"),)
+    ),
     "describe offsets of share groups": Case(
         lambda _: m.DescribeShareGroupOffsetsRequest(
             groups=[

@@ -251,6 +251,21 @@ async def test_consumer_groups_are_a_feature() -> None:
         assert (await wire(joining(), 1)).error_code == 0
 
 
+async def test_without_streams_version_there_are_no_streams_groups() -> None:
+    requests: list[Any] = [
+        m.StreamsGroupHeartbeatRequest(group_id="s", member_id="m", member_epoch=1),
+        m.StreamsGroupDescribeRequest(group_ids=["s"]),
+    ]
+    async with running() as (_, wire):
+        for level, kind in ((0, SAFE), (1, UPGRADE)):
+            row = m.FeatureUpdateKey(feature="streams.version", max_version_level=level, upgrade_type=kind)
+            assert (await wire(m.UpdateFeaturesRequest(feature_updates=[row]), 2)).error_code == 0
+            for request in requests:
+                answer = await wire(request, 0)
+                code = answer.groups[0].error_code if hasattr(answer, "groups") else answer.error_code
+                assert code == (ErrorCode.GROUP_ID_NOT_FOUND if level else ErrorCode.UNSUPPORTED_VERSION)
+
+
 async def test_without_share_version_there_are_no_share_groups() -> None:
     """As on Kafka: every request of them is refused, and no member is lost for good."""
     topic = m.AlterShareGroupOffsetsRequestTopic(topic_name="t", partitions=[])

@@ -11,9 +11,9 @@ from types import GeneratorType
 from typing import Any, cast
 
 from kclient.concurrency import Completion, Supervisor, loop_soon
-from kclient.errors import ErrorCode
+from kclient.errors import ErrorCode, KafkaError
 from kclient.gateway.access import Access
-from kclient.gateway.assembly import group_handlers, share_group_handlers
+from kclient.gateway.assembly import group_handlers, share_group_handlers, streams_group_handlers
 from kclient.gateway.clock import Clock
 from kclient.gateway.config import BrokerConfig
 from kclient.gateway.contexts import Advertised, ConnectionContext, RequestContext
@@ -26,6 +26,7 @@ from kclient.gateway.groups.kinds import KINDS
 from kclient.gateway.groups.moving import CoordinatorClaims
 from kclient.gateway.groups.offsets import OffsetCommit
 from kclient.gateway.groups.sharing.administration import ShareGroupAdministration
+from kclient.gateway.groups.streaming.creating import StreamsTopics
 from kclient.gateway.groups.writer import Claims, Write
 from kclient.gateway.handlers.table import HandlerTable
 from kclient.gateway.identity import Identity
@@ -84,6 +85,9 @@ class FakeTopics:
     changed: list[str] = field(default_factory=list)
     damaged: dict[str, str] = field(default_factory=dict)
     left: set[tuple[str, bytes]] = field(default_factory=set)
+    refused: dict[str, KafkaError] = field(default_factory=dict)
+    """Topics that are not made, and why."""
+    made: dict[str, tuple[int, dict[str, str | None]]] = field(default_factory=dict)
 
     def get(self, name: str) -> FakeTopic | None:
         return self.by_name.get(name)
@@ -101,6 +105,18 @@ class FakeTopics:
     def put(self, name: str, topic_id: bytes, partitions: int = 1) -> None:
         self.by_name[name] = FakeTopic(name, topic_id, partitions)
         self.changed.append(name)
+
+    async def create(
+        self,
+        name: str,
+        partitions: int = -1,
+        replication_factor: int = -1,
+        overrides: Mapping[str, str | None] | None = None,
+    ) -> None:
+        if name in self.refused:
+            raise self.refused[name]
+        self.made[name] = partitions, dict(overrides or {})
+        self.put(name, name.encode()[:16].ljust(16), partitions)
 
     def internal(self, name: str) -> None:
         return None
@@ -191,6 +207,9 @@ class Harness:
             [
                 *group_handlers(leadership, access, self.groups, shares, self.clock, features, topics),
                 *share_group_handlers(access, self.groups, shares, features, topics, FakeEnds()),
+                *streams_group_handlers(
+                    access, self.groups, StreamsTopics(self.topics, self.spawn, self.clock), features
+                ),
             ]
         )
 

@@ -13,10 +13,10 @@ from kclient.gateway.groups.streaming.group import StreamsGroup
 from kclient.gateway.groups.streaming.states import StreamsGroupState
 from kclient.gateway.rows.keys import GROUPS, parse_member_key
 from kclient.gateway.rows.streams_groups import decode_streams_group, decode_streams_member
-from kclient.gateway.rows.streams_topology import InternalTopic, Subtopology, Topology
+from kclient.gateway.rows.streams_topology import StreamsTopic, Subtopology, Topology
 from tests.unit.gateway_groups.assignedbox import BoxTopics
 
-COUNTS = Topology(0, (Subtopology("0", ("a",), (), (), (InternalTopic("g-counts-changelog", 0, 0),), ()),))
+COUNTS = Topology(0, (Subtopology("0", ("a",), (), (), (StreamsTopic("g-counts-changelog", 0, 0),), ()),))
 """Reads `a`, and keeps state."""
 PLAIN = Topology(0, (Subtopology("0", ("a",), (), (), (), ()),))
 """Reads `a`, without state."""

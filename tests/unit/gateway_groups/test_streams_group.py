@@ -15,10 +15,10 @@ from kclient.errors import (
     UnknownMemberIdError,
 )
 from kclient.gateway.groups.assignors.tasks import TaskSets
-from kclient.gateway.groups.streaming.beats import Endpoint, StatusCode
+from kclient.gateway.groups.streaming.beats import QueryEndpoint, StatusCode
 from kclient.gateway.groups.streaming.states import StreamsGroupState
 from kclient.gateway.rows.keys import GROUPS, MEMBERS
-from kclient.gateway.rows.streams_topology import InternalTopic, Subtopology, Topology
+from kclient.gateway.rows.streams_topology import StreamsTopic, Subtopology, Topology
 from tests.unit.gateway_groups.streamsbox import COUNTS, PLAIN, StreamsBox, codes
 
 BOTH = {"a": 4, "g-counts-changelog": 4}
@@ -94,7 +94,7 @@ def test_internal_topics_that_are_missing_are_asked_for() -> None:
     box = StreamsBox(topology=COUNTS)
     result = box.enter("m1")
     assert codes(result) == [StatusCode.MISSING_INTERNAL_TOPICS]
-    assert result.missing == (InternalTopic("g-counts-changelog", 4, 0),)
+    assert result.missing == (StreamsTopic("g-counts-changelog", 4, 0),)
     assert box.state() is StreamsGroupState.NOT_READY
     assert box.active("m1") == {}
     box.topics.put("g-counts-changelog", 4)
@@ -221,7 +221,7 @@ def test_all_are_told_to_end() -> None:
 
 def test_endpoints_are_told_with_their_partitions() -> None:
     box = StreamsBox(topics=BOTH, topology=COUNTS)
-    first = box.send(replace(box.entry("m1"), endpoint=Endpoint("h", 1)))
+    first = box.send(replace(box.entry("m1"), endpoint=QueryEndpoint("h", 1)))
     assert first.placed is not None
     assert [dict(each.active) for each in first.placed] == [{"a": [0, 1, 2, 3]}]
     known = replace(box.beat("m1"), endpoints_epoch=first.endpoints_epoch)

@@ -11,7 +11,7 @@ from kclient.errors import ErrorCode
 
 if TYPE_CHECKING:
     from kclient.gateway.groups.assignors.tasks import TaskSets
-    from kclient.gateway.rows.streams_topology import InternalTopic, Topology
+    from kclient.gateway.rows.streams_topology import StreamsTopic, Topology
 
 
 class StatusCode(IntEnum):
@@ -32,7 +32,7 @@ class BeatStatus(NamedTuple):
     detail: str
 
 
-class Endpoint(NamedTuple):
+class QueryEndpoint(NamedTuple):
     """Where a member answers queries of others."""
 
     host: str
@@ -42,7 +42,7 @@ class Endpoint(NamedTuple):
 class Placed(NamedTuple):
     """Which partitions are read behind an endpoint."""
 
-    endpoint: Endpoint
+    endpoint: QueryEndpoint
     active: Mapping[str, Collection[int]]
     """By topic."""
     standby: Mapping[str, Collection[int]]
@@ -64,7 +64,7 @@ class StreamsBeat:
     owned: TaskSets | None = None
     """The tasks that the member has."""
     process_id: str | None = None
-    endpoint: Endpoint | None = None
+    endpoint: QueryEndpoint | None = None
     tags: tuple[tuple[str, str], ...] | None = None
     endpoints_epoch: int = 0
     """Of what it knows of others' endpoints."""
@@ -82,7 +82,7 @@ class StreamsBeatResult:
     tasks: TaskSets | None = None
     """What the member has now; None if that has not changed."""
     status: tuple[BeatStatus, ...] = ()
-    missing: tuple[InternalTopic, ...] = ()
+    missing: tuple[StreamsTopic, ...] = ()
     """Topics that have to be made."""
     endpoints_epoch: int = 0
     placed: tuple[Placed, ...] | None = None

@@ -12,7 +12,7 @@ from typing import Final
 
 from kclient.errors import InvalidRequestError, StreamsInvalidTopologyError
 from kclient.gateway.groups.streaming.beats import BeatStatus, StatusCode
-from kclient.gateway.rows.streams_topology import InternalTopic, Subtopology, Topology
+from kclient.gateway.rows.streams_topology import StreamsTopic, Subtopology, Topology
 
 _SHOWN: Final = 3
 """Names that are told of many."""
@@ -31,7 +31,7 @@ class Configured:
     """By id, sorted, with the numbers of partitions of all internal topics; none where these do not follow."""
     tasks: Mapping[str, int]
     """How many tasks each of them has."""
-    missing: tuple[InternalTopic, ...] = ()
+    missing: tuple[StreamsTopic, ...] = ()
     """The internal topics that have to be made."""
     fault: BeatStatus | None = None
     """What is wrong, for members."""
@@ -125,7 +125,7 @@ class _Counts:
             raise StreamsInvalidTopologyError(f"the subtopology {subtopology.subtopology_id[:300]} reads nothing")
         return most
 
-    def filled(self, topic: InternalTopic) -> InternalTopic:
+    def filled(self, topic: StreamsTopic) -> StreamsTopic:
         """A topic with the number of its partitions."""
         return topic._replace(partitions=topic.partitions or self._of_decided(topic.name))
 
@@ -203,7 +203,7 @@ def _same(counts: Mapping[str, int]) -> int:
     return next(iter(counts.values()))
 
 
-def _missing(subtopologies: Iterable[Subtopology], count_of: CountOf) -> tuple[InternalTopic, ...]:
+def _missing(subtopologies: Iterable[Subtopology], count_of: CountOf) -> tuple[StreamsTopic, ...]:
     """The internal topics that are not there; those that are there have to be as they would be made."""
     wanted = {topic.name: topic for each in subtopologies for topic in (*each.repartitions, *each.changelogs)}
     missing = []

@@ -11,7 +11,7 @@ from kclient.errors import KafkaError, TopicExistsError
 
 if TYPE_CHECKING:
     from kclient.gateway.clock import Clock
-    from kclient.gateway.rows.streams_topology import InternalTopic
+    from kclient.gateway.rows.streams_topology import StreamsTopic
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.groups")
 
@@ -35,7 +35,7 @@ class TopicMaker(Protocol):
         ...
 
 
-class InternalTopics:
+class StreamsTopics:
     """Makes the internal topics of applications, each once at a time, and remembers for a while which it could not.
 
     Args:
@@ -48,11 +48,11 @@ class InternalTopics:
         self._maker = maker
         self._spawn = spawn
         self._clock = clock
-        self._wanted: OrderedDict[str, tuple[InternalTopic, float]] = OrderedDict()
+        self._wanted: OrderedDict[str, tuple[StreamsTopic, float]] = OrderedDict()
         self._making = False
         self._failed: OrderedDict[str, tuple[str, float]] = OrderedDict()
 
-    def make(self, topics: Iterable[InternalTopic], remember_s: float) -> None:
+    def make(self, topics: Iterable[StreamsTopic], remember_s: float) -> None:
         """Have topics made; returns at once.
 
         Args:
@@ -83,7 +83,7 @@ class InternalTopics:
         finally:
             self._making = False
 
-    async def _make_one(self, topic: InternalTopic, remember_s: float) -> None:
+    async def _make_one(self, topic: StreamsTopic, remember_s: float) -> None:
         try:
             await self._maker.create(topic.name, topic.partitions, topic.replication_factor or -1, dict(topic.configs))
         except TopicExistsError:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kclient.gateway.groups.streaming.beats import Placed
 
 if TYPE_CHECKING:
-    from kclient.gateway.groups.streaming.beats import Endpoint
+    from kclient.gateway.groups.streaming.beats import QueryEndpoint
     from kclient.gateway.groups.streaming.configuring import Configured, CountOf
     from kclient.gateway.groups.streaming.member import StreamsMember
 
@@ -43,7 +43,7 @@ class Endpoints:
         return tuple(found)
 
 
-def _placed(member: StreamsMember, endpoint: Endpoint, configured: Configured, count_of: CountOf) -> Placed:
+def _placed(member: StreamsMember, endpoint: QueryEndpoint, configured: Configured, count_of: CountOf) -> Placed:
     tasks = member.assigned.sets
     return Placed(
         endpoint,

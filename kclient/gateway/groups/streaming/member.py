@@ -10,7 +10,7 @@ from kclient.gateway.groups.assignors.tasks import NO_TASKS, NOTHING_TO_DO, Task
 from kclient.gateway.groups.streaming.states import TaskState
 
 if TYPE_CHECKING:
-    from kclient.gateway.groups.streaming.beats import Endpoint
+    from kclient.gateway.groups.streaming.beats import QueryEndpoint
 
 Dated: TypeAlias = Mapping[str, Mapping[int, int]]
 """Active tasks, by subtopology and number, each with the member's epoch when it got it. Never changed."""
@@ -67,7 +67,7 @@ class StreamsMember:
         """Of the topology that it has brought along."""
         self.process_id: str = ""
         """Of its process, which may have several members."""
-        self.endpoint: Endpoint | None = None
+        self.endpoint: QueryEndpoint | None = None
         """Where it answers queries."""
         self.tags: tuple[tuple[str, str], ...] = ()
         """What its administrator says of it."""

@@ -15,7 +15,7 @@ from kclient.gateway.groups.assignors.sticky_tasks import assign_tasks
 from kclient.gateway.groups.assignors.tasks import NOTHING_TO_DO, TaskMember, TaskSets, TaskView
 from kclient.gateway.groups.consumers.storing import ChangedRows, RowFormat
 from kclient.gateway.groups.events import Action, GroupSettings, Reply, RowsStored, Ticket, WorkOut
-from kclient.gateway.groups.streaming.beats import Endpoint
+from kclient.gateway.groups.streaming.beats import QueryEndpoint
 from kclient.gateway.groups.streaming.member import HeldTasks, StreamsMember
 from kclient.gateway.groups.streaming.reconciling import reconcile_tasks
 from kclient.gateway.groups.streaming.roster import StreamsRoster
@@ -392,7 +392,7 @@ class StreamsProgress:
         member.rack_id, member.rebalance_timeout_ms = snapshot.rack_id, snapshot.rebalance_timeout_ms
         member.client_id, member.client_host = snapshot.client_id, snapshot.client_host
         member.topology_epoch, member.process_id = snapshot.topology_epoch, snapshot.process_id
-        member.endpoint = None if snapshot.endpoint is None else Endpoint(*snapshot.endpoint)
+        member.endpoint = None if snapshot.endpoint is None else QueryEndpoint(*snapshot.endpoint)
         member.tags = snapshot.tags
         member.epoch, member.previous_epoch = snapshot.epoch, snapshot.previous_epoch
         member.state = TaskState(snapshot.state)
