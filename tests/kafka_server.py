@@ -49,7 +49,13 @@ num.partitions=4
 """
 
 QUICK_GROUPS = {
-    f"group.{kind}.{name}heartbeat.interval.ms": "500" for kind in ("consumer", "share") for name in ("", "min.")
+    **{
+        f"group.{kind}.{name}heartbeat.interval.ms": "500"
+        for kind in ("consumer", "share", "streams")
+        for name in ("", "min.")
+    },
+    **{f"group.streams.{name}session.timeout.ms": "6000" for name in ("", "min.")},
+    "group.streams.initial.rebalance.delay.ms": "0",
 }
 """Settings of a broker: its groups hear of members ten times as often as by default, so they rebalance in a second."""
 

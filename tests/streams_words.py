@@ -53,13 +53,14 @@ class StreamsApplication:
 class Instance:
     """An instance of the application; its state stays where it is when it is started again."""
 
-    def __init__(self, application: StreamsApplication, bootstrap: str, name: str, number: int) -> None:
+    def __init__(self, application: StreamsApplication, bootstrap: str, name: str, number: int, protocol: str) -> None:
         folder = application.folder / f"{name}-{number}"
         folder.mkdir()
-        settings = {
-            "bootstrap.servers": bootstrap, "num.stream.threads": "2", "session.timeout.ms": "6000",
-            "heartbeat.interval.ms": "500",
-        }  # fmt: skip
+        settings = {"bootstrap.servers": bootstrap, "num.stream.threads": "2"}
+        if protocol == "classic":
+            settings |= {"session.timeout.ms": "6000", "heartbeat.interval.ms": "500"}
+        else:  # where the broker says so
+            settings["group.protocol"] = protocol
         self._command = application.command(name, str(folder), *(f"{key}={value}" for key, value in settings.items()))
         self._log = folder / "log.txt"
         self._process: subprocess.Popen[bytes] | None = None
@@ -109,6 +110,7 @@ class WordCount:
         instances: How many.
         chance: Which words there are.
         replicas: Of each partition.
+        protocol: The `group.protocol`: `classic`, or `streams` (KIP-1071).
     """
 
     def __init__(
@@ -120,8 +122,9 @@ class WordCount:
         instances: int,
         chance: random.Random,
         replicas: int = 1,
+        protocol: str = "classic",
     ) -> None:
-        self.instances = [Instance(application, bootstrap, name, number) for number in range(instances)]
+        self.instances = [Instance(application, bootstrap, name, number, protocol) for number in range(instances)]
         self._bootstrap = bootstrap
         self._name = name
         self._chance = chance

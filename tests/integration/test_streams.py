@@ -1,4 +1,7 @@
-"""Kafka Streams, exactly once: instances are killed with -9, and so is the gateway; each word counts once."""
+"""Kafka Streams, exactly once: instances are killed with -9, and so is the gateway; each word counts once.
+
+By both protocols: groups that an instance leads (`classic`), and those that the coordinator does (`streams`, KIP-1071).
+"""
 
 from __future__ import annotations
 
@@ -51,20 +54,28 @@ def seeded() -> random.Random:
     return random.Random(seed)
 
 
-async def test_an_instance_is_killed(application: StreamsApplication, gateway: str, topic: str) -> None:
+PROTOCOLS = pytest.mark.parametrize("protocol", ["classic", "streams"])
+
+
+@PROTOCOLS
+async def test_an_instance_is_killed(application: StreamsApplication, gateway: str, topic: str, protocol: str) -> None:
     chance = seeded()
-    words = WordCount(application, gateway, topic, instances=1, chance=chance)
+    words = WordCount(application, gateway, topic, instances=1, chance=chance, protocol=protocol)
     await words.run(partial(words.kill, 1, chance))
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("release", ["application", "application3"])
+@pytest.mark.parametrize(
+    ("release", "protocol"), [("application", "classic"), ("application", "streams"), ("application3", "classic")]
+)
 @pytest.mark.parametrize("server", [pytest.param("kafka", marks=pytest.mark.kafka), "gateway"])
-async def test_instances_are_killed(request: pytest.FixtureRequest, release: str, server: str, topic: str) -> None:
+async def test_instances_are_killed(
+    request: pytest.FixtureRequest, release: str, protocol: str, server: str, topic: str
+) -> None:
     chance = seeded()
     found: KafkaServer | str = request.getfixturevalue(server)
     bootstrap = found if isinstance(found, str) else found.bootstrap
-    words = WordCount(request.getfixturevalue(release), bootstrap, topic, instances=2, chance=chance)
+    words = WordCount(request.getfixturevalue(release), bootstrap, topic, instances=2, chance=chance, protocol=protocol)
     await words.run(partial(words.kill, max(2, request.config.getoption("kills") // 3), chance))
 
 
@@ -82,9 +93,15 @@ async def gateways(data: Path, number: int) -> AsyncIterator[list[GatewayProcess
 
 
 @pytest.mark.long
+@PROTOCOLS
 @pytest.mark.parametrize("number", [1, 3])
 async def test_gateways_are_killed(
-    application: StreamsApplication, number: int, topic: str, tmp_path: Path, pytestconfig: pytest.Config
+    application: StreamsApplication,
+    number: int,
+    topic: str,
+    tmp_path: Path,
+    pytestconfig: pytest.Config,
+    protocol: str,
 ) -> None:
     """One after the other, with an instance now and then; and an instance sleeps until it is a zombie."""
     chance = seeded()
@@ -103,7 +120,7 @@ async def test_gateways_are_killed(
 
     async with gateways(tmp_path / "data", number) as found:
         bootstrap = ",".join(each.bootstrap for each in found)
-        words = WordCount(application, bootstrap, topic, instances=2, chance=chance)
+        words = WordCount(application, bootstrap, topic, instances=2, chance=chance, protocol=protocol)
         await words.run(kill)
 
 
@@ -131,15 +148,16 @@ async def test_brokers_are_killed(application: StreamsApplication, cluster: Kafk
 
 
 @pytest.mark.long
+@PROTOCOLS
 @pytest.mark.parametrize("server", [pytest.param("kafka", marks=pytest.mark.kafka), "gateway"])
 async def test_an_instance_sleeps(
-    request: pytest.FixtureRequest, application: StreamsApplication, server: str, topic: str
+    request: pytest.FixtureRequest, application: StreamsApplication, server: str, topic: str, protocol: str
 ) -> None:
     """Longer than its transactions may be open, and until the group goes on without it."""
     chance = seeded()
     found: KafkaServer | str = request.getfixturevalue(server)
     bootstrap = found if isinstance(found, str) else found.bootstrap
-    words = WordCount(application, bootstrap, topic, instances=2, chance=chance)
+    words = WordCount(application, bootstrap, topic, instances=2, chance=chance, protocol=protocol)
 
     async def sleep() -> None:
         for _ in range(3):
