@@ -1,4 +1,4 @@
-"""Streams groups (KIP-1071) through their handlers: as Kafka answers, over restarts, and beside groups of other types."""
+"""Streams groups (KIP-1071) through their handlers: as Kafka answers, over restarts, beside groups of other types."""
 
 from __future__ import annotations
 

@@ -90,6 +90,7 @@ class StreamsMember:
         names = (self.member_id, self.rack_id, self.client_id, self.client_host, self.process_id)
         size = _MEMBER + sum(sys.getsizeof(name or "") for name in names)
         size += sum(sys.getsizeof(key) + sys.getsizeof(value) for key, value in self.tags)
+        size += 0 if self.endpoint is None else len(self.endpoint.host)
         size += self.assigned.size + self.revoking.size
         return size + sum(_SUBTOPOLOGY + _TASK * len(numbers) for tasks in self.target for numbers in tasks.values())
 

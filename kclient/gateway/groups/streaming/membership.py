@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from kclient.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailableError, GroupIdNotFoundError
@@ -59,6 +60,7 @@ class StreamsMembership:
             raise CoordinatorNotAvailableError("the gateway is closing")
         joins = beat.epoch == JOINING
         managed, group = self._joined(group_id, beat) if joins else streams_group(table, group_id)
+        self._admit_more(group_id, group, beat)
         parked: Parked[StreamsBeatResult] = Parked()
         try:
             actions = group.heartbeat(beat, parked, self._topics, self._clock.now())
@@ -86,7 +88,7 @@ class StreamsMembership:
         """Ask for the memory of a member that joins, and of the topology that it brings along."""
         names = (beat.member_id, beat.client_id, beat.client_host, beat.rack_id, beat.process_id)
         size = _MEMBER + sum(sys.getsizeof(name or "") for name in names)
-        size += sum(sys.getsizeof(key) + sys.getsizeof(value) for key, value in beat.tags or ())
+        size += _size_of(beat.tags or ()) + (0 if beat.endpoint is None else len(beat.endpoint.host))
         if beat.topology is not None and (group is None or group.topology is None):
             size += _TOPOLOGY * len(beat.topology.text)
         if not self._memory.admits_member(group_id, size, new=new):
@@ -94,9 +96,26 @@ class StreamsMembership:
         if not self._memory.admits_write(group_id):
             raise CoordinatorLoadInProgressError("the store does not keep up with groups: it is tried again")
 
+    def _admit_more(self, group_id: str, group: StreamsGroup, beat: StreamsBeat) -> None:
+        """Ask for the memory of what a member, who is in the group, says more of itself than before."""
+        member = group.members.get(beat.member_id)
+        if member is None or (beat.tags is None and beat.endpoint is None):
+            return
+        size = 0
+        if beat.tags is not None:
+            size += _size_of(beat.tags) - _size_of(member.tags)
+        if beat.endpoint is not None:
+            size += len(beat.endpoint.host) - (0 if member.endpoint is None else len(member.endpoint.host))
+        if size > 0 and not self._memory.admits_member(group_id, size, new=False):
+            raise CoordinatorLoadInProgressError("there is no memory for more of members: it is tried again")
+
     def heartbeat_interval_ms(self, group_id: str) -> int:
         """How often members of a group are to be heard of, in milliseconds."""
         return self._table.settings_of(group_id).group_streams_heartbeat_interval_ms
+
+
+def _size_of(tags: Iterable[tuple[str, str]]) -> int:
+    return sum(sys.getsizeof(key) + sys.getsizeof(value) for key, value in tags)
 
 
 def streams_group(table: GroupTable, group_id: str) -> tuple[ManagedGroup, StreamsGroup]:
