@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from kclient.errors import ErrorCode
-from kclient.gateway.groups.streaming.beats import StreamsBeatResult
+from kclient.gateway.groups.streams_beats import StreamsBeatResult
 from kclient.gateway.rows.groups import GroupSnapshot
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from kclient.gateway.groups.clockwork import Clockwork
     from kclient.gateway.groups.group import Group
     from kclient.gateway.groups.memory import GroupMemory
-    from kclient.gateway.groups.streaming.beats import StreamsBeatResult
+    from kclient.gateway.groups.streams_beats import StreamsBeatResult
     from kclient.gateway.groups.writer import GroupWriter, Row
     from kclient.gateway.workers import Workers
     from kclient.net.fair_queue import FairQueue

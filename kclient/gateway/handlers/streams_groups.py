@@ -19,9 +19,9 @@ from kclient.gateway.error_codes import Role, put_error, text_of
 from kclient.gateway.features import STREAMS_VERSION
 from kclient.gateway.groups.assignors.tasks import NO_TASKS, Tasks, TaskSets
 from kclient.gateway.groups.replies import when_done
-from kclient.gateway.groups.streaming.beats import BeatStatus, QueryEndpoint, StatusCode, StreamsBeat, StreamsBeatResult
 from kclient.gateway.groups.streaming.member import JOINING
 from kclient.gateway.groups.streaming.membership import streams_group
+from kclient.gateway.groups.streams_beats import BeatStatus, QueryEndpoint, StatusCode, StreamsBeat, StreamsBeatResult
 from kclient.gateway.handlers._work import FEW, Work, rows_for, started
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
 from kclient.gateway.rows.streams_topology import Copartition, StreamsTopic, Subtopology, Topology

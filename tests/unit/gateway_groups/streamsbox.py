@@ -8,9 +8,9 @@ from dataclasses import replace
 from kclient.errors import ErrorCode
 from kclient.gateway.groups.assignors.tasks import NOTHING_TO_DO, TaskSets
 from kclient.gateway.groups.events import Action, GroupSettings, Reply, StoreRows, Token, WorkOut
-from kclient.gateway.groups.streaming.beats import StatusCode, StreamsBeat, StreamsBeatResult
 from kclient.gateway.groups.streaming.group import StreamsGroup
 from kclient.gateway.groups.streaming.states import StreamsGroupState
+from kclient.gateway.groups.streams_beats import StatusCode, StreamsBeat, StreamsBeatResult
 from kclient.gateway.rows.keys import GROUPS, parse_member_key
 from kclient.gateway.rows.streams_groups import decode_streams_group, decode_streams_member
 from kclient.gateway.rows.streams_topology import StreamsTopic, Subtopology, Topology

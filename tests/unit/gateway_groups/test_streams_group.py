@@ -15,8 +15,8 @@ from kclient.errors import (
     UnknownMemberIdError,
 )
 from kclient.gateway.groups.assignors.tasks import TaskSets
-from kclient.gateway.groups.streaming.beats import QueryEndpoint, StatusCode
 from kclient.gateway.groups.streaming.states import StreamsGroupState
+from kclient.gateway.groups.streams_beats import QueryEndpoint, StatusCode
 from kclient.gateway.rows.keys import GROUPS, MEMBERS
 from kclient.gateway.rows.streams_topology import StreamsTopic, Subtopology, Topology
 from tests.unit.gateway_groups.streamsbox import COUNTS, PLAIN, StreamsBox, codes

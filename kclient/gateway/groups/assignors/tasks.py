@@ -21,11 +21,6 @@ class TaskSets(NamedTuple):
     warmup: Tasks = NO_TASKS
     """Tasks whose state it builds up, to work on them then. Kafka 4.3 gives out none."""
 
-    @property
-    def count(self) -> int:
-        """How many there are."""
-        return sum(len(numbers) for tasks in self for numbers in tasks.values())
-
 
 NOTHING_TO_DO: Final = TaskSets()
 

@@ -8,7 +8,6 @@ for itself.
 - `states.py`: the states of a group and of its members.
 - `member.py`, `reconciling.py`: a member, and its next step to what it is to have.
 - `roster.py`: the members, and which process has which task.
-- `beats.py`: what a member says, and what it is told.
 - `progress.py`, `group.py`: the state machine: deadlines and targets; heartbeats, commits.
 - `endpoints.py`: who has the partitions of a task, for queries of applications among themselves.
 - `membership.py`: takes the requests of members.

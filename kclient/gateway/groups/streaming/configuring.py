@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kclient.errors import InvalidRequestError, StreamsInvalidTopologyError
-from kclient.gateway.groups.streaming.beats import BeatStatus, StatusCode
+from kclient.gateway.groups.streams_beats import BeatStatus, StatusCode
 from kclient.gateway.rows.streams_topology import StreamsTopic, Subtopology, Topology
 
 _SHOWN: Final = 3

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from kclient.gateway.groups.streaming.beats import Placed
+from kclient.gateway.groups.streams_beats import Placed
 
 if TYPE_CHECKING:
-    from kclient.gateway.groups.streaming.beats import QueryEndpoint
     from kclient.gateway.groups.streaming.configuring import Configured, CountOf
     from kclient.gateway.groups.streaming.member import StreamsMember
+    from kclient.gateway.groups.streams_beats import QueryEndpoint
 
 
 class Endpoints:

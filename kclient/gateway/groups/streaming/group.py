@@ -21,13 +21,13 @@ from kclient.errors import (
 from kclient.gateway.groups.consumers.reading import TopicsRead
 from kclient.gateway.groups.events import Action, GroupSettings, Reply, Token
 from kclient.gateway.groups.offsets import Expiry
-from kclient.gateway.groups.streaming.beats import BeatStatus, StatusCode, StreamsBeat, StreamsBeatResult
 from kclient.gateway.groups.streaming.configuring import Configured, check_tasks, configure
 from kclient.gateway.groups.streaming.endpoints import Endpoints
 from kclient.gateway.groups.streaming.member import JOINING, StreamsMember
 from kclient.gateway.groups.streaming.progress import StreamsProgress
 from kclient.gateway.groups.streaming.reconciling import has_all
 from kclient.gateway.groups.streaming.states import StreamsGroupState
+from kclient.gateway.groups.streams_beats import BeatStatus, StatusCode, StreamsBeat, StreamsBeatResult
 
 if TYPE_CHECKING:
     from kclient.gateway.groups.consumers.reading import CoordinatedTopics

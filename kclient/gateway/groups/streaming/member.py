@@ -10,7 +10,7 @@ from kclient.gateway.groups.assignors.tasks import NO_TASKS, NOTHING_TO_DO, Task
 from kclient.gateway.groups.streaming.states import TaskState
 
 if TYPE_CHECKING:
-    from kclient.gateway.groups.streaming.beats import QueryEndpoint
+    from kclient.gateway.groups.streams_beats import QueryEndpoint
 
 Dated: TypeAlias = Mapping[str, Mapping[int, int]]
 """Active tasks, by subtopology and number, each with the member's epoch when it got it. Never changed."""

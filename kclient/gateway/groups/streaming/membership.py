@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 from kclient.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailableError, GroupIdNotFoundError
 from kclient.gateway.groups.classic import ClassicGroup
-from kclient.gateway.groups.streaming.beats import StreamsBeat, StreamsBeatResult
 from kclient.gateway.groups.streaming.group import StreamsGroup
 from kclient.gateway.groups.streaming.member import JOINING
+from kclient.gateway.groups.streams_beats import StreamsBeat, StreamsBeatResult
 from kclient.gateway.groups.table import Parked
 from kclient.gateway.rows.streams_groups import STREAMS
 

@@ -15,7 +15,6 @@ from kclient.gateway.groups.assignors.sticky_tasks import assign_tasks
 from kclient.gateway.groups.assignors.tasks import NOTHING_TO_DO, TaskMember, TaskSets, TaskView
 from kclient.gateway.groups.consumers.storing import ChangedRows, RowFormat
 from kclient.gateway.groups.events import Action, GroupSettings, Reply, RowsStored, Ticket, WorkOut
-from kclient.gateway.groups.streaming.beats import QueryEndpoint
 from kclient.gateway.groups.streaming.member import HeldTasks, StreamsMember
 from kclient.gateway.groups.streaming.reconciling import reconcile_tasks
 from kclient.gateway.groups.streaming.roster import StreamsRoster
@@ -26,6 +25,7 @@ from kclient.gateway.groups.streaming.states import (
     StreamsGroupState,
     TaskState,
 )
+from kclient.gateway.groups.streams_beats import QueryEndpoint
 from kclient.gateway.groups.timers import Timers
 from kclient.gateway.rows.keys import parse_member_key
 from kclient.gateway.rows.streams_groups import (

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from collections.abc import Set as AbstractSet
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from kclient.gateway.groups.assignors.tasks import Tasks, TaskSets
 from kclient.gateway.groups.streaming.member import NOTHING_HELD, HeldTasks, StreamsMember
 from kclient.gateway.groups.streaming.states import TASK_TABLE, TaskEvent, TaskState
 from kclient.state_tables import next_state
-
-T = TypeVar("T", bound=Collection[int])
 
 
 class TaskOwners(Protocol):
@@ -139,8 +137,8 @@ def _has_any(owned: TaskSets, held: HeldTasks) -> bool:
     )
 
 
-def _numbers(numbers: AbstractSet[int] | Mapping[int, int]) -> AbstractSet[int]:
-    return numbers.keys() if isinstance(numbers, Mapping) else numbers
+def _numbers(numbers: Collection[int]) -> AbstractSet[int]:
+    return numbers.keys() if isinstance(numbers, Mapping) else frozenset(numbers)
 
 
 def has_all(held: HeldTasks, owned: TaskSets | None) -> bool:
