@@ -103,7 +103,6 @@ class StreamsGroupHeartbeatHandler(Handler):
         """Note that the member lives; the answer waits until what is new in it is stored."""
         _check_streams_are_on(self._features)
         self._access.check_group(context.connection, AclOperation.READ, request.group_id)
-        _check(request)
         return cast("Begun", started(self._begin(request, context)))
 
     def _begin(self, request: StreamsGroupHeartbeatRequest, context: RequestContext) -> Work:
@@ -111,6 +110,7 @@ class StreamsGroupHeartbeatHandler(Handler):
         if request.topology is not None:
             topology = yield from _topology(request.topology)
             yield from self._check_topics(topology, client)
+        _check(request)
         owned = None
         if request.active_tasks is not None:
             active = yield from _owned(request.active_tasks)
@@ -124,7 +124,12 @@ class StreamsGroupHeartbeatHandler(Handler):
         def respond(result: StreamsBeatResult) -> StreamsGroupHeartbeatResponse:
             status = [*result.status]
             if not result.error and result.missing:
-                status = self._make(result.missing, status, interval_ms, client)
+                try:
+                    status = self._make(result.missing, status, interval_ms, client)
+                except KafkaError as error:  # nobody can say what the client may do
+                    refused = StreamsGroupHeartbeatResponse()
+                    put_error(refused, error, self.ROLE)
+                    return refused
             return _response(result, status, interval_ms)
 
         return when_done(parked, respond)

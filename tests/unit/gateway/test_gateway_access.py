@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import anyio
 import pytest
 
 from kclient.acls import AclOperation, ResourceType
@@ -723,3 +724,33 @@ async def test_an_authorizer_that_fails_at_any_question_leaves_the_connection(
             if fails.left > 0:
                 break
         assert questions > 1
+
+
+async def test_internal_topics_of_streams_are_made_for_those_who_may() -> None:
+    """By a right to each, or to the cluster; the right to DESCRIBE them is asked for before."""
+    changelog = m.StreamsGroupHeartbeatRequestTopicInfo(name="c")
+    part = m.StreamsGroupHeartbeatRequestSubtopology(
+        subtopology_id="0", source_topics=["t"], state_changelog_topics=[changelog]
+    )
+    joining = m.StreamsGroupHeartbeatRequest(
+        group_id="st", member_id="a", rebalance_timeout_ms=1, process_id="p",
+        topology=m.StreamsGroupHeartbeatRequestTopology(subtopologies=[part]),
+    )  # fmt: skip
+    reads = ((O.READ, R.GROUP, "st"), (O.DESCRIBE, R.TOPIC, "t"))
+    for create in ((O.CREATE, R.TOPIC, "c"), (O.CREATE, *CLUSTER)):
+        async with running() as (gateway, wire):
+            await wire.create("t", 2)
+            access = gateway.parts.access
+            access.authorizer = Rules(*reads)
+            assert (await wire(joining, 0)).error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            access.authorizer = Rules(*reads, (O.DESCRIBE, R.TOPIC, "c"))
+            refused = await wire(joining, 0)
+            assert [status.status_code for status in refused.status if "may not CREATE c" in status.status_detail] == [
+                3
+            ]
+            assert gateway.parts.topics.get("c") is None
+            access.authorizer = Rules(*reads, (O.DESCRIBE, R.TOPIC, "c"), create)
+            assert (await wire(joining, 0)).error_code == 0
+            with anyio.fail_after(10):
+                while gateway.parts.topics.get("c") is None:
+                    await anyio.sleep(0.001)

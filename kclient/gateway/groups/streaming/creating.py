@@ -62,8 +62,8 @@ class StreamsTopics:
         for topic in topics:
             self._wanted.setdefault(topic.name, (topic, remember_s))
         if self._wanted and not self._making:
-            self._making = True
             self._spawn(self._make, name="internal topics of streams")
+            self._making = True
 
     def failures(self, names: Collection[str]) -> dict[str, str]:
         """Why those of some topics were not made that could not be."""
