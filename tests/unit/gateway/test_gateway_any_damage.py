@@ -18,6 +18,15 @@ from kclient.gateway.rows.broker import decode_cluster_id, decode_settings, enco
 from kclient.gateway.rows.gateways import Endpoint, FeatureRange, GatewayRow
 from kclient.gateway.rows.numbers import PRODUCER_IDS
 from kclient.gateway.rows.partitions import decode_checkpoint, encode_checkpoint
+from kclient.gateway.rows.streams_groups import (
+    StreamsGroupSnapshot,
+    StreamsMemberSnapshot,
+    decode_streams_group,
+    decode_streams_member,
+    encode_streams_group,
+    encode_streams_member,
+)
+from kclient.gateway.rows.streams_topology import Copartition, StreamsTopic, Subtopology, Topology
 from kclient.gateway.rows.topics import IntentRow, TopicRow
 from kclient.gateway.rows.units import UnitRow
 from kclient.gateway.rows.virtual import (
@@ -54,7 +63,19 @@ STORE_CHECKPOINT = SyncCheckpoint(24, 20, 952, 3, {0: 17}, 2).encode()
 TOPIC = TopicRow(bytes(range(16)), 2, 1, "domain", [17, 18], {"retention.ms": "17"})
 INTENT = IntentRow("domain", bytes(range(16)))
 GATEWAY = GatewayRow(3, "6d0c", 17, {"PLAINTEXT": Endpoint("h", 9092, "PLAINTEXT")}, "rack", {"f": FeatureRange(0, 2)})
+CHANGELOG = StreamsTopic("g-changelog", 0, -1, (("cleanup.policy", "compact"),))
+TOPOLOGY = Topology(3, (Subtopology("0", ("a",), ("r",), (CHANGELOG,), (CHANGELOG,), (Copartition((0,), (0,)),)),))
+STREAMS = encode_streams_group(StreamsGroupSnapshot("g", 7, 6, "d1", 3, 1, TOPOLOGY), 1795)
+TASKS = {"0": frozenset({1, 2})}
+STREAMS_MEMBER = encode_streams_member(
+    StreamsMemberSnapshot(
+        "m", "r", "c", "/h", 300_000, 3, "p", ("h", 80), (("zone", "z"),), 7, 6, "stable", ({"0": {3: 6}}, TASKS, {}),
+        ({}, TASKS, {}), (TASKS, {}, {}),
+    )
+)  # fmt: skip
 DECODERS: dict[str, tuple[bytes, Any]] = {
+    "a streams group": (STREAMS, lambda row: decode_streams_group(row, "g")),
+    "a member of a streams group": (STREAMS_MEMBER, lambda row: decode_streams_member(row, "m")),
     "a partition's checkpoint": (CHECKPOINT, decode_checkpoint),
     "a group": (seal(GROUP), lambda row: groups.decode_group(row, "g")),
     "a committed offset": (groups.encode_offset(groups.CommittedOffset(100, 3, "m"), bytes(16)), groups.decode_offset),
@@ -72,6 +93,8 @@ DECODERS: dict[str, tuple[bytes, Any]] = {
     "the broker's settings": (encode_settings({"num.partitions": "3"}), decode_settings),
 }
 FIRST: dict[str, tuple[bytes, Any]] = {
+    "a streams group": (unsealed(STREAMS), lambda row: decode_streams_group(row, "g")),  # as if there had been such
+    "a member of a streams group": (unsealed(STREAMS_MEMBER), lambda row: decode_streams_member(row, "m")),
     "a group": (GROUP, lambda row: groups.decode_group(row, "g")),
     "a committed offset": (OFFSET, groups.decode_offset),
     "a partition's checkpoint": (unsealed(CHECKPOINT).replace(b'"format":2', b'"v":1'), decode_checkpoint),
