@@ -98,10 +98,11 @@ async def test_the_features_of_a_cluster(version: int) -> None:
     request = ApiVersionsRequest(client_software_name="test", client_software_version="1.0")
     async with running() as (gateway, wire):
         own = await wire(request, version)
-        wanted = ["group.version", "share.version", "transaction.version"] if version > 3 else []
+        kinds = ["group.version", "share.version", "streams.version"]
+        wanted = [*kinds, "transaction.version"] if version > 3 else []
         assert [item.name for item in own.supported_features] == wanted
         levels = [(item.name, item.max_version_level, item.min_version_level) for item in own.finalized_features]
-        assert levels == [("group.version", 1, 1), ("share.version", 1, 1), ("transaction.version", 2, 2)]
+        assert levels == [*((kind, 1, 1) for kind in kinds), ("transaction.version", 2, 2)]
         assert own.finalized_features_epoch == 0
         handlers = gateway.parts.table.handlers
         handlers[ApiKey.API_VERSIONS] = ApiVersionsHandler(gateway.parts.table.versions, Features(features, epoch=7))
