@@ -9,6 +9,9 @@ import anyio
 import pytest
 
 from kclient.errors import ErrorCode, InvalidRequestError, KafkaError, PolicyViolationError, StreamsInvalidTopologyError
+from kclient.gateway.clock import Clock
+from kclient.gateway.groups.streaming.creating import StreamsTopics
+from kclient.gateway.rows.streams_topology import StreamsTopic
 from kclient.protocol import messages as m
 from tests.all_rows import scan_all
 from tests.unit.gateway_groups.harness import Harness, coordinator, fresh_name, reset
@@ -117,6 +120,26 @@ async def test_why_a_topic_is_not_made_is_told(store: str) -> None:
                 answer = await box.ask(beat("m1", answer.member_epoch))
                 await anyio.sleep(0)
         assert (await described(box)).group_state == "NotReady"
+
+
+async def test_no_internal_topic_waits_for_another() -> None:
+    made: list[str] = []
+
+    class Maker:
+        async def create(self, name: str, *_: Any) -> None:
+            made.append(name)
+            if name == "slow":
+                await anyio.sleep_forever()
+
+    async with anyio.create_task_group() as tasks:
+        topics = StreamsTopics(Maker(), lambda make, *args, name: tasks.start_soon(make, *args), Clock())
+        with anyio.fail_after(5):
+            for name in ("slow", "fast", "slow"):
+                topics.make([StreamsTopic(name, 1, 0)], 1.0)
+            while "fast" not in made:
+                await anyio.sleep(0)
+        tasks.cancel_scope.cancel()
+    assert made == ["slow", "fast"]
 
 
 async def test_what_a_group_was_told_outlives_a_restart(store: str) -> None:

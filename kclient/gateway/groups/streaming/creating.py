@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.groups")
 
+_AT_ONCE: Final = 32
+"""So many topics are made at a time: none waits long because another one does."""
 _MOST_FAILURES: Final = 1_000
 """So many topics that could not be made are remembered."""
 _LONGEST: Final = 300
@@ -49,7 +51,8 @@ class StreamsTopics:
         self._spawn = spawn
         self._clock = clock
         self._wanted: OrderedDict[str, tuple[StreamsTopic, float]] = OrderedDict()
-        self._making = False
+        """Those whose turn has not come."""
+        self._making: set[str] = set()
         self._failed: OrderedDict[str, tuple[str, float]] = OrderedDict()
 
     def make(self, topics: Iterable[StreamsTopic], remember_s: float) -> None:
@@ -60,10 +63,15 @@ class StreamsTopics:
             remember_s: How long it is told if one cannot be made, in seconds.
         """
         for topic in topics:
-            self._wanted.setdefault(topic.name, (topic, remember_s))
-        if self._wanted and not self._making:
-            self._spawn(self._make, name="internal topics of streams")
-            self._making = True
+            if topic.name not in self._making:
+                self._wanted.setdefault(topic.name, (topic, remember_s))
+        self._begin()
+
+    def _begin(self) -> None:
+        while self._wanted and len(self._making) < _AT_ONCE:
+            name, (topic, remember_s) = self._wanted.popitem(last=False)
+            self._spawn(self._make, topic, remember_s, name="internal topic of streams")
+            self._making.add(name)
 
     def failures(self, names: Collection[str]) -> dict[str, str]:
         """Why those of some topics were not made that could not be."""
@@ -72,16 +80,12 @@ class StreamsTopics:
             self._failed.popitem(last=False)
         return {name: self._failed[name][0] for name in names if name in self._failed and self._failed[name][1] > now}
 
-    async def _make(self) -> None:
+    async def _make(self, topic: StreamsTopic, remember_s: float) -> None:
         try:
-            while self._wanted:
-                name, (topic, remember_s) = next(iter(self._wanted.items()))
-                try:
-                    await self._make_one(topic, remember_s)
-                finally:
-                    self._wanted.pop(name, None)
+            await self._make_one(topic, remember_s)
         finally:
-            self._making = False
+            self._making.discard(topic.name)
+        self._begin()
 
     async def _make_one(self, topic: StreamsTopic, remember_s: float) -> None:
         try:
