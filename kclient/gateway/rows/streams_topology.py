@@ -80,7 +80,8 @@ class Topology:
             return NotImplemented
         return self.epoch == other.epoch and self.subtopologies == other.subtopologies
 
-    __hash__ = None  # type: ignore[assignment]
+    def __hash__(self) -> int:
+        return hash((self.epoch, *self.subtopologies))
 
     @cached_property
     def text(self) -> bytes:

@@ -85,7 +85,7 @@ class StreamsGroup(StreamsProgress):
         if configured.ready:
             for tasks in beat.owned or ():
                 check_tasks(configured, tasks)
-        self.topology = topology  # nothing is refused from here on
+        self._have(topology)  # nothing is refused from here on
         first = not len(self.members)
         member = self._entering(beat) if known is None else known
         behind = beat.epoch != member.epoch

@@ -202,6 +202,10 @@ class StreamsProgress:
 
     # Epochs and targets
 
+    def _have(self, topology: Topology) -> None:
+        """This is the group's topology, until it is deleted."""
+        self.topology = topology
+
     def _bump(self, reason: str) -> None:
         """Something has changed that asks for another target."""
         self.group_epoch += 1
