@@ -23,7 +23,8 @@ key                            row                                              
 `kafka/released/N`             what a gateway has handed over, `assignment.ReleasedRow`       `gateway.releases`
 `kafka/node/N`                 a gateway that serves the store, `gateways.GatewayRow`         `gateway.membership`
 `kafka/cluster-id`             what clients know the store by, `broker.encode_cluster_id`     `gateway.identity`
-`group/GROUP`                  a group and its members, `groups.encode_group_steps`           `gateway.groups`
+`group/GROUP`                  a group; a classic one's members, a streams group's topology   `gateway.groups`
+`group-member/GROUP/MEMBER`    a member: `consumer_groups`, `streams_groups`                  `gateway.groups`
 `group-offset/GROUP/TOPIC/N`   a committed offset, `groups.encode_offset`                     `gateway.groups`
 `group-share/GROUP/ID`         a topic of a share group, `share_partitions.SHARED_TOPIC`      `gateway.shares`
 =============================  =============================================================  =====================

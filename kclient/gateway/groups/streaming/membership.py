@@ -11,6 +11,7 @@ from kclient.gateway.groups.classic import ClassicGroup
 from kclient.gateway.groups.streaming.group import StreamsGroup
 from kclient.gateway.groups.streaming.member import JOINING
 from kclient.gateway.groups.streams_beats import StreamsBeat, StreamsBeatResult
+from kclient.gateway.groups.streaming.progress import TOPOLOGY
 from kclient.gateway.groups.table import Parked
 from kclient.gateway.rows.streams_groups import STREAMS
 
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 
 _MEMBER: Final = 3_000
 """About how many bytes of memory a new member takes, beside its names."""
-_TOPOLOGY: Final = 6
-"""The same of a topology, for each byte that its row has."""
 
 
 class StreamsMembership:
@@ -90,7 +89,7 @@ class StreamsMembership:
         size = _MEMBER + sum(sys.getsizeof(name or "") for name in names)
         size += _size_of(beat.tags or ()) + (0 if beat.endpoint is None else len(beat.endpoint.host))
         if beat.topology is not None and (group is None or group.topology is None):
-            size += _TOPOLOGY * len(beat.topology.text)
+            size += TOPOLOGY * len(beat.topology.text)
         if not self._memory.admits_member(group_id, size, new=new):
             raise CoordinatorLoadInProgressError("there is no memory for more members of groups: it is tried again")
         if not self._memory.admits_write(group_id):

@@ -55,7 +55,7 @@ _AGAIN_S: Final = 1.0
 """Seconds until something that failed is tried again."""
 _FIRST_EPOCH: Final = 1
 """The epoch that a group begins with, and that of the target of members that wait for others."""
-_TOPOLOGY: Final = 6
+TOPOLOGY: Final = 6
 """About how many bytes of memory a topology takes for each byte that its row has."""
 
 
@@ -121,7 +121,7 @@ class StreamsProgress:
     @property
     def size(self) -> int:
         """About how many bytes of memory its members and its topology take."""
-        return self.members.size + (0 if self.topology is None else _TOPOLOGY * len(self.topology.text))
+        return self.members.size + (0 if self.topology is None else TOPOLOGY * len(self.topology.text))
 
     @property
     def shown_state(self) -> str:
