@@ -6,7 +6,7 @@
   members read different topics.
 - `table.py`: the assignors by their names.
 - `simple.py`: `simple`, for share groups.
-- `tasks.py`, `sticky_tasks.py`: `sticky`, for the tasks of streams groups; `java_order.py`: which of equals is the first.
+- `tasks.py`, `sticky_tasks.py`: `sticky`, for tasks of streams groups; `java_order.py`: which of equals comes first.
 
 They decide as Kafka's do. Where Kafka goes through a hash map of partitions, whose order says nothing, members come in
 the order in which they joined, topics in the order of their names, and partitions by their numbers.

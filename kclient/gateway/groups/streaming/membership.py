@@ -10,8 +10,8 @@ from kclient.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailab
 from kclient.gateway.groups.classic import ClassicGroup
 from kclient.gateway.groups.streaming.group import StreamsGroup
 from kclient.gateway.groups.streaming.member import JOINING
-from kclient.gateway.groups.streams_beats import StreamsBeat, StreamsBeatResult
 from kclient.gateway.groups.streaming.progress import TOPOLOGY
+from kclient.gateway.groups.streams_beats import StreamsBeat, StreamsBeatResult
 from kclient.gateway.groups.table import Parked
 from kclient.gateway.rows.streams_groups import STREAMS
 
