@@ -404,6 +404,8 @@ REQUESTS: Final[dict[str, Ask]] = {
     "settings of a topic that is not there": Ask(lambda *_: _configs(2, "n", "retention.ms"), 4),
     "settings of a broker": Ask(lambda *_: _configs(4, "1", "num.partitions"), 4),
     "settings of a group": Ask(lambda *_: _configs(32, "g", "consumer.session.timeout.ms"), 4),
+    "settings of a subscription to metrics": Ask(lambda *_: _configs(16, "s", "metrics"), 4),
+    "change settings of a subscription to metrics": Ask(lambda *_: _alter(16, "s", "metrics", "*"), 1),
     "change settings of a topic": Ask(lambda *_: _alter(2, "t", "retention.ms", "77000"), 1),
     "change settings of a topic that is not there": Ask(lambda *_: _alter(2, "n", "retention.ms", "77000"), 1),
     "change settings of brokers": Ask(lambda *_: _alter(4, "", "log.retention.ms", "77000"), 1),

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from kclient.gateway.setting import LONG_MAX, BrokerSetting
 from kclient.gateway.settings import BROKER_SETTINGS, ELSEWHERE, TOPIC_SETTINGS, WITHOUT_EFFECT
+from kclient.gateway.settings_of_telemetry import CLIENT_METRICS_SETTINGS
 from kclient.gateway.settings_of_tls import OTHERS_OF_TLS, REFUSED_OF_TLS
 
 __all__ = ["render"]
@@ -36,6 +37,14 @@ own follows the broker setting of the same meaning. Those without effect are the
 them.
 """
 
+_CLIENT_METRICS = """\
+## Settings of subscriptions to clients' metrics
+
+For `kclient configs set --client-metrics NAME`, `Admin.alter_configs` and Kafka's `kafka-client-metrics`: which
+metrics clients are to push (KIP-714), see [the guide](../guide/gateway.md#metrics-of-clients). A subscription of which
+no setting is left is gone.
+"""
+
 _PASTED = """\
 ## Pasted from a Kafka broker
 
@@ -54,7 +63,17 @@ def render() -> str:
     broker = [setting for name, setting in BROKER_SETTINGS.items() if name not in ELSEWHERE]
     names = ", ".join(f"`{name}`" for name in WITHOUT_EFFECT)
     pasted = _PASTED.format(names=names, others=_reasons(OTHERS_OF_TLS), refused=_reasons(REFUSED_OF_TLS))
-    return "\n".join([_START, _table(broker), _TOPICS, _table(TOPIC_SETTINGS.values()), pasted])
+    return "\n".join(
+        [
+            _START,
+            _table(broker),
+            _TOPICS,
+            _table(TOPIC_SETTINGS.values()),
+            _CLIENT_METRICS,
+            _table(CLIENT_METRICS_SETTINGS.values()),
+            pasted,
+        ]
+    )
 
 
 def _reasons(settings: Mapping[str, str]) -> str:

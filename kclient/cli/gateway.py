@@ -110,6 +110,8 @@ async def _serve(gateway: Gateway, directory: Path, metrics: str | None, user: t
 
         async def start() -> None:
             nonlocal more
+            if metrics is not None:
+                gateway.expect_metrics()
             await gateway.start()
             if user is not None:
                 await _add_user(gateway, *user)

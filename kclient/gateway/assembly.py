@@ -68,6 +68,7 @@ from kclient.gateway.handlers.share_groups_offsets import (
 )
 from kclient.gateway.handlers.streams_groups import StreamsGroupDescribeHandler, StreamsGroupHeartbeatHandler
 from kclient.gateway.handlers.table import HandlerTable
+from kclient.gateway.handlers.telemetry import GetTelemetrySubscriptionsHandler, PushTelemetryHandler
 from kclient.gateway.handlers.topics import CreatePartitionsHandler, CreateTopicsHandler, DeleteTopicsHandler
 from kclient.gateway.handlers.transactions import AddPartitionsToTxnHandler, EndTxnHandler, WriteTxnMarkersHandler
 from kclient.gateway.handlers.transactions_admin import DescribeTransactionsHandler, ListTransactionsHandler
@@ -100,6 +101,7 @@ from kclient.gateway.shares.sessions import MemberSessions
 from kclient.gateway.shares.table import ShareTable
 from kclient.gateway.shields import Shields
 from kclient.gateway.standing import ClusterStanding
+from kclient.gateway.telemetry import ClientInstances, ClientMetricsConfigs, ClientTelemetry, PushedMetrics
 from kclient.gateway.topics.catalogue import TopicCatalogue
 from kclient.gateway.topics.followed import FollowedTopics
 from kclient.gateway.topics.internal import InternalTopic, internal_records
@@ -114,13 +116,17 @@ from kclient.memory_ledger import MemoryPart
 from kclient.net.address import Address
 from kclient.net.fair_queue import FairQueue
 
-_TOPICS_SHARE, _APPENDS_SHARE, _BATCHES_SHARE, _GROUP_SETTINGS_SHARE = 4, 8, 8, 32
+_TOPICS_SHARE, _APPENDS_SHARE, _BATCHES_SHARE = 4, 8, 8
 """One part in so many of the memory may be taken by topics, by appends that wait for syncs, and by batches that are not
 stored and nobody waits for."""
 _USERS_SHARE: Final = 32
 """And by the users who log in."""
 _ACLS_SHARE: Final = 4
 """And by the entries of access control lists: a default total has room for some 100,000."""
+_SETTINGS_SHARE: Final = 32
+"""And by settings of groups, and subscriptions to metrics of clients."""
+_TELEMETRY_SHARE: Final = 16
+"""And by these metrics."""
 _SHARES_SHARE: Final = 8
 """And by what share groups read, and by the sessions of their members."""
 
@@ -158,6 +164,8 @@ class Assembly:
     """The topics of HTP that partitions share."""
     group_configs: GroupConfigs
     """Settings of single groups."""
+    telemetry: ClientTelemetry
+    """The metrics of clients."""
     groups: GroupCoordinator
     shares: ShareTable
     """What share groups read of the partitions that it leads."""
@@ -195,6 +203,7 @@ class Assembly:
         if self.acls is not None:
             await self.acls.load()
         await self.group_configs.read_all()
+        await self.telemetry.configs.read_all()
         await self.catalogue.load()
         if self.generations.alone:  # else others write checkpoints after they were read
             self.generations.on_change(self.partitions.forget_ahead)
@@ -259,9 +268,8 @@ async def assemble(
 
     topics = TopicTable(memory.limited("topics", _TOPICS_SHARE), internal_records(internal, config))
     claims = partial(CoordinatorClaims, leadership, generations)
-    group_configs = GroupConfigs(
-        config, manager, lease, shields, memory.limited("group settings", _GROUP_SETTINGS_SHARE)
-    )
+    settings_memory = memory.limited("settings", _SETTINGS_SHARE)
+    group_configs = GroupConfigs(config, manager, lease, shields, settings_memory)
     groups = GroupCoordinator(
         topics, partial(group_settings, config), leadership,
         unreadable=unreadable, manager=manager, lease=lease, identity=identity, queue=queue, clock=clock, memory=memory,
@@ -338,6 +346,12 @@ async def assemble(
     share_requests = ShareRequests(access, partitions, leadership, shares, sessions, clock, features)
     reader = FetchReader(access, partitions, leadership, memory.total, config.live_int("fetch.max.bytes"), spawn)
     scram_users = ScramUsers(manager, lease, shields, memory.limited("users", _USERS_SHARE))
+    pushed = memory.limited("metrics of clients", _TELEMETRY_SHARE)
+    telemetry = ClientTelemetry(
+        ClientMetricsConfigs(manager, lease, shields, settings_memory),
+        ClientInstances(pushed),
+        PushedMetrics(config.live_int("telemetry.max.series"), pushed),
+    )
     levels = FeatureLevels(features, manager, lease, cluster, shields)
     table = HandlerTable(
         [
@@ -373,10 +387,14 @@ async def assemble(
             ElectLeadersHandler(access, topics, leadership, moves),
             DescribeLogDirsHandler(log_dir, access, topics, partitions),
             AlterReplicaLogDirsHandler(log_dir, access, topics),
-            DescribeConfigsHandler(identity.node_id, config, access, standing, group_configs),
-            ListConfigResourcesHandler(access, topics, leadership, group_configs),
-            AlterConfigsHandler(identity.node_id, config, access, catalogue, dynamic, group_configs),
-            IncrementalAlterConfigsHandler(identity.node_id, config, access, catalogue, dynamic, group_configs),
+            DescribeConfigsHandler(identity.node_id, config, access, standing, group_configs, telemetry.configs),
+            ListConfigResourcesHandler(access, topics, leadership, group_configs, telemetry.configs),
+            AlterConfigsHandler(identity.node_id, config, access, catalogue, dynamic, group_configs, telemetry.configs),
+            IncrementalAlterConfigsHandler(
+                identity.node_id, config, access, catalogue, dynamic, group_configs, telemetry.configs
+            ),
+            GetTelemetrySubscriptionsHandler(telemetry, config.get_int("telemetry.max.bytes"), clock),
+            PushTelemetryHandler(telemetry, config.get_int("telemetry.max.bytes"), clock, workers),
             UpdateFeaturesHandler(access, levels),
             DescribeUserScramCredentialsHandler(access, scram_users),
             AlterUserScramCredentialsHandler(access, scram_users),
@@ -391,6 +409,7 @@ async def assemble(
             *transaction_handlers(access, transactions, local, peers, topics, from_gateway, groups, clock),
         ],
         features,
+        telemetry=lambda: telemetry.offered,
     )
     return Assembly(
         config=config,
@@ -412,6 +431,7 @@ async def assemble(
         partitions=partitions,
         shared=shared,
         group_configs=group_configs,
+        telemetry=telemetry,
         groups=groups,
         shares=shares,
         share_offsets=share_offsets,
@@ -435,6 +455,7 @@ async def assemble(
                 dynamic,
                 levels,
                 group_configs,
+                telemetry.configs,
                 shares,
                 FollowedTopics(topics, catalogue, manager),
             ],

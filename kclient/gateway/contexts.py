@@ -47,6 +47,10 @@ ANONYMOUS: Final = Principal()
 """A client that has not authenticated itself: on plain listeners all."""
 
 
+UNKNOWN: Final = "unknown"
+"""The name and version of the library of a client that does not tell them."""
+
+
 class KnownRights:
     """What an authorizer remembers of a principal at a host.
 
@@ -88,6 +92,9 @@ class ConnectionContext:
     principal: Principal = ANONYMOUS
     rights: KnownRights | None = None
     """What the authorizer remembers of the principal; its own business."""
+    software_name: str = UNKNOWN
+    """What the client's library calls itself (KIP-511)."""
+    software_version: str = UNKNOWN
     api_key: int = -1
     """Of the request in hand: the one that was begun last, or that goes on."""
     end_sessions: Callable[[], object] | None = None

@@ -32,7 +32,7 @@ READ_ONLY: Final = frozenset(
         "listener.security.protocol.map", "listeners", "log.cleaner.enable", "log.dir.min.free.bytes", "log.dirs",
         "max.incremental.fetch.session.cache.slots", "node.id", "offsets.topic.num.partitions",
         "producer.id.cache.size", "queued.max.request.bytes", "queued.max.requests", "sasl.enabled.mechanisms",
-        "sasl.server.max.receive.size", "socket.request.max.bytes", "super.users",
+        "sasl.server.max.receive.size", "socket.request.max.bytes", "super.users", "telemetry.max.bytes",
         "transaction.state.log.num.partitions",
         *(setting.name for setting in BROKER_SETTINGS_OF_TLS),
     }

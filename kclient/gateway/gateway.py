@@ -28,7 +28,7 @@ from kclient.gateway.local import Presence, local_address, store_of
 from kclient.gateway.mapping import mapping_for
 from kclient.gateway.membership import ClusterView
 from kclient.gateway.metrics import GatewayMetric, MetricRegistry
-from kclient.gateway.metrics_server import MetricsServer
+from kclient.gateway.metrics_server import MetricsServer, check_prometheus
 from kclient.gateway.participation import Participation
 from kclient.gateway.rows.gateways import Endpoint
 from kclient.gateway.security.authorizers import authorizer_of
@@ -124,6 +124,8 @@ class Gateway:
         self._parts: Assembly | None = None
         self._server: Server | None = None
         self._metrics_server: MetricsServer | None = None
+        self._expects_metrics = False
+        """Whether metrics will be served, which `serve_metrics` has not heard of yet."""
         self._memory: MemoryPart | None = None
         """What it holds, of what all of the process may."""
         self._bound: Advertised | None = None
@@ -286,6 +288,8 @@ class Gateway:
     async def serve_metrics(self, address: str) -> Address:
         """Serve the metrics over HTTP, in Prometheus' text format: `GET /metrics`. Returns where.
 
+        From then on clients may push theirs (KIP-714), which are served with them; see `expect_metrics`.
+
         Whoever reaches the address may read them; nothing is encrypted, and nobody authenticated.
 
         Args:
@@ -302,8 +306,31 @@ class Gateway:
             raise ConfigError(f"metrics are served at host:port, not at {address}")
         registry = self._registry()
         if self._metrics_server is None:
-            self._metrics_server = MetricsServer(registry.steps, self._supervisor.spawn, self.parts.queue)
-        return await self._metrics_server.listen(found)
+            self._metrics_server = MetricsServer(
+                registry.steps, self._supervisor.spawn, self.parts.queue, more=self._pushed_metrics
+            )
+        at = await self._metrics_server.listen(found)
+        self.parts.telemetry.offered = True
+        return at
+
+    def expect_metrics(self) -> None:
+        """Tell clients from the start that they may push their metrics (KIP-714), since `serve_metrics` will follow.
+
+        To be called before the gateway starts. Otherwise those are not told that connect before metrics are served,
+        and what they do not know they do not ask for until they connect again.
+
+        Raises:
+            IllegalStateError: The gateway was started.
+            MissingExtraError: prometheus_client is not installed.
+        """
+        if self._ended is not None:
+            raise IllegalStateError("the gateway was started: serve_metrics tells clients by itself")
+        check_prometheus()
+        self._expects_metrics = True
+
+    def _pushed_metrics(self) -> Callable[[], bytes]:
+        parts = self.parts
+        return parts.telemetry.pushed.exposition(parts.clock.now())
 
     def _registry(self) -> MetricRegistry:
         self._running()
@@ -318,6 +345,7 @@ class Gateway:
             requests=lambda: parts.requests.count,
             space=store.space if isinstance(store, StoreOnDisk) else None,
             cleaner=parts.cleaner,
+            telemetry=parts.telemetry,
         )
 
     @property
@@ -447,6 +475,7 @@ class Gateway:
 
     async def _start(self) -> None:
         parts = self._parts = await self._assemble()
+        parts.telemetry.offered = self._expects_metrics
         await parts.load()
         self._server = await self._make_server(parts)
         if self._listeners:

@@ -9,6 +9,7 @@ from kclient.gateway.metrics import MetricRegistry
 
 if TYPE_CHECKING:
     from kclient.gateway.compaction import LogCleaner
+    from kclient.gateway.telemetry import ClientTelemetry
     from kclient.gateway.topics.table import TopicTable
     from kclient.gateway.virtual import SharedStore
     from kclient.htp.port import DiskSpace
@@ -27,6 +28,7 @@ def gateway_metrics(
     requests: Callable[[], int],
     space: Callable[[], DiskSpace] | None,
     cleaner: LogCleaner,
+    telemetry: ClientTelemetry,
 ) -> MetricRegistry:
     """The metrics of a gateway.
 
@@ -39,6 +41,7 @@ def gateway_metrics(
         requests: How many requests have come.
         space: Asks the store about its disk; None where it has none.
         cleaner: Compacts logs.
+        telemetry: The metrics that clients push.
     """
     registry = MetricRegistry()
     gauge = registry.gauge
@@ -75,6 +78,7 @@ def gateway_metrics(
         labels=("topic",),
     )
     _compaction(registry, cleaner)
+    _telemetry(registry, telemetry)
     return registry
 
 
@@ -94,6 +98,29 @@ def _compaction(registry: MetricRegistry, cleaner: LogCleaner) -> None:
         f"{_PREFIX}log_cleaner_uncleanable_partitions",
         "Partitions that are not compacted until the next start, because their logs are damaged.",
         lambda: cleaner.uncleanable,
+    )
+
+
+def _telemetry(registry: MetricRegistry, telemetry: ClientTelemetry) -> None:
+    pushed = telemetry.pushed
+    registry.gauge(
+        f"{_PREFIX}telemetry_clients",
+        "Clients that were heard of lately because they push metrics, or ask which are wanted.",
+        lambda: len(telemetry.instances),
+    )
+    registry.gauge(
+        f"{_PREFIX}telemetry_series",
+        "Values of metrics that clients have pushed, of which telemetry.max.series are kept at most.",
+        lambda: pushed.series,
+    )
+    registry.counter(
+        f"{_PREFIX}telemetry_pushes_total", "Pushes of metrics taken since the start.", lambda: pushed.pushes
+    )
+    registry.counter(
+        f"{_PREFIX}telemetry_left_out_total",
+        "Pushed values that were not kept, by why.",
+        lambda: (((why,), count) for why, count in pushed.left_out.items()),
+        labels=("reason",),
     )
 
 

@@ -79,6 +79,7 @@ class MetricsServer:
         steps: Finds them out, see `MetricRegistry.steps`.
         spawn: Starts a task of the gateway; what these tasks use is closed with them.
         queue: Shares the event loop with clients.
+        more: Called in the event loop; makes, in a thread, lines that follow.
 
     Raises:
         MissingExtraError: prometheus_client is not installed.
@@ -89,11 +90,13 @@ class MetricsServer:
         steps: Callable[[], Generator[None, None, list[GatewayMetric]]],
         spawn: Callable[..., TaskHandle],
         queue: FairQueue,
+        more: Callable[[], Callable[[], bytes]] = lambda: bytes,
     ) -> None:
         check_prometheus()
         self._steps = steps
         self._spawn = spawn
         self._queue = queue
+        self._more = more
         self._listening: list[socket.socket] = []
         self._open: dict[TaskHandle, socket.socket] = {}
         """Connections, the oldest first."""
@@ -190,7 +193,8 @@ class MetricsServer:
     async def _current(self) -> tuple[str, bytes]:
         async with self._making:
             if anyio.current_time() - self._made_at >= _FRESH_S:
-                self._made = await anyio.to_thread.run_sync(exposition, await self._collected())
+                kind, lines = await anyio.to_thread.run_sync(exposition, await self._collected())
+                self._made = kind, lines + await anyio.to_thread.run_sync(self._more())
                 self._made_at = anyio.current_time()
             return self._made
 

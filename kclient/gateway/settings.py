@@ -20,6 +20,7 @@ from kclient.gateway.setting import (
 )
 from kclient.gateway.settings_of_shares import BROKER_SETTINGS_OF_SHARES, GROUP_SETTINGS_OF_SHARES
 from kclient.gateway.settings_of_streams import BOUNDS_OF_STREAMS, BROKER_SETTINGS_OF_STREAMS, GROUP_SETTINGS_OF_STREAMS
+from kclient.gateway.settings_of_telemetry import BROKER_SETTINGS_OF_TELEMETRY
 from kclient.gateway.settings_of_tls import BROKER_SETTINGS_OF_TLS, REFUSED_OF_TLS
 from kclient.net.sasl.scram import SCRAM_MECHANISMS
 from kclient.records.bounds import INT16_MAX
@@ -539,6 +540,7 @@ BROKER_SETTINGS: Final[Mapping[str, BrokerSetting]] = _table(
         "",
         "Who may do everything, whatever the access control lists say: principals with semicolons between them.",
     ),
+    *BROKER_SETTINGS_OF_TELEMETRY,
     BrokerSetting(
         "transaction.max.timeout.ms",
         Number(1),

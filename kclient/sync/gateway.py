@@ -89,6 +89,10 @@ class Gateway:
         """Serve the metrics over HTTP, in Prometheus' text format: `GET /metrics`. Returns where."""
         return self._portal.call(self._gateway.serve_metrics, address)
 
+    def expect_metrics(self) -> None:
+        """Tell clients from the start that they may push their metrics; see `kclient.Gateway.expect_metrics`."""
+        self._gateway.expect_metrics()
+
     def apply_retention(self) -> int:
         """Apply retention by time and size now; returns how many partitions lost records."""
         return self._portal.call(self._gateway.apply_retention)

@@ -31,6 +31,8 @@ TRANSACTIONS = f"{PACKAGE}.TransactionsCommand"
 DELETE_RECORDS = f"{PACKAGE}.DeleteRecordsCommand"
 LOG_DIRS = f"{PACKAGE}.LogDirsCommand"
 CLUSTER = f"{PACKAGE}.ClusterTool"
+CLIENT_METRICS = f"{PACKAGE}.ClientMetricsCommand"
+QUORUM = f"{PACKAGE}.MetadataQuorumCommand"
 VERSIONS = f"{PACKAGE}.BrokerApiVersionsCommand"
 PERFORMANCE = f"{PACKAGE}.ProducerPerformance"
 CONSUMER_PERFORMANCE = f"{PACKAGE}.ConsumerPerformance"
@@ -235,6 +237,10 @@ def test_groups(shell: Shell, made: str, tmp_path: Path) -> None:
 
     deleted = shell(GROUPS, "--group", group, "--delete-offsets", "--topic", f"{made}:0")
     assert [row[2] for row in deleted.rows if row[0] == made] == ["Successful"]
+    beyond = shell(GROUPS, "--group", group, "--delete-offsets", "--topic", f"{made}:9")
+    assert "UnknownTopicOrPartitionException" in beyond.out
+    again = shell(GROUPS, "--group", group, "--delete-offsets", "--topic", f"{made}:0")
+    assert [row[2] for row in again.rows if row[0] == made] == ["Successful"], "it has none any more"
     missing = shell(GROUPS, "--group", group, "--delete-offsets", "--topic", f"{made}-none")
     assert "UnknownTopicOrPartitionException" in missing.out
     assert len(rows("--describe")) == PARTITIONS - 1
@@ -274,6 +280,40 @@ def test_configs(shell: Shell, made: str) -> None:
         until(partial(told, which, "\n  max.connections=12345 "))
         run("brokers", *which, "--alter", "--delete-config", "max.connections")
         until(lambda: not told(("--entity-name", "1"), "max.connections"))
+
+
+def test_client_metrics(shell: Shell, topic: str) -> None:
+    def told(name: str) -> dict[str, str]:
+        lines = shell(CLIENT_METRICS, "--describe", "--name", name).lines
+        return dict(line.strip().split("=", 1) for line in lines if "=" in line)
+
+    match = "client_software_name=apache.*"
+    made = shell(CLIENT_METRICS, "--alter", "--name", topic, "--metrics", "a.b.,c", "--interval", "1000",
+                 "--match", match)  # fmt: skip
+    assert topic in made.out
+    until(lambda: topic in shell(CLIENT_METRICS, "--list").lines)
+    assert told(topic) == {"interval.ms": "1000", "metrics": "a.b.,c", "match": match}
+    shown = shell(CONFIGS, "--describe", "--entity-type", "client-metrics", "--entity-name", topic).out
+    assert f"Dynamic configs for client-metric {topic} are:" in shown
+    assert "interval.ms=1000 " in shown
+    shell(CONFIGS, "--alter", "--entity-type", "client-metrics", "--entity-name", topic,
+          "--add-config", "interval.ms=2000", "--delete-config", "metrics")  # fmt: skip
+    until(lambda: told(topic)["interval.ms"] == "2000")
+    assert told(topic)["metrics"] == ""
+    for wrong, error in (("interval.ms=1", "InvalidRequest"), ("match=nobody", "InvalidConfiguration")):
+        refused = shell(CONFIGS, "--alter", "--entity-type", "client-metrics", "--entity-name", topic,
+                        "--add-config", wrong, code=1)  # fmt: skip
+        assert f"{error}Exception" in refused.err
+    shell(CLIENT_METRICS, "--delete", "--name", topic)
+    until(lambda: topic not in shell(CLIENT_METRICS, "--list").lines)
+
+
+def test_what_only_a_quorum_of_controllers_has(jvm: KafkaTools, gateway: str) -> None:
+    refused = Shell(jvm, gateway)(QUORUM, "describe", "--status", code=1)
+    assert "UnsupportedVersionException" in refused.err
+    assert (
+        "does not support the broker unregistration API" in Shell(jvm, gateway)(CLUSTER, "unregister", "--id", "1").out
+    )
 
 
 def test_one_nodes_partitions_are_where_they_are(shell: Shell, made: str, tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ _MOST_FILTERS: Final = 1000
 """Filters of one request."""
 _MOST_SEARCHES: Final = 20
 """Those of them that look through all entries, and not through those of a resource or a principal."""
-_VERSIONS: Final = (1, 3)
+_VERSIONS: Final = (0, 3)
 _NONE: Final = "No Authorizer is configured"
 
 E = TypeVar("E", bound=IntEnum)

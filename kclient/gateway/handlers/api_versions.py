@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import ClassVar, Final
 
 from kclient.errors import ErrorCode, KafkaError
@@ -13,6 +13,7 @@ from kclient.gateway.handlers.handler import Handler, VersionRange
 from kclient.protocol.messages.connection import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from kclient.protocol.registry import ApiKey
 
+_OF_TELEMETRY: Final = frozenset({ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY})
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
@@ -22,15 +23,20 @@ class ApiVersionsHandler(Handler):
     Args:
         versions: What is served, by API key; complete when the first request comes.
         features: What the cluster has.
+        telemetry: Whether somebody reads the metrics that clients push: only then clients are told that they may.
     """
 
     API: ClassVar[ApiKey] = ApiKey.API_VERSIONS
     VERSIONS: ClassVar[VersionRange] = (0, 4)
 
-    def __init__(self, versions: Mapping[int, VersionRange], features: Features) -> None:
+    def __init__(
+        self, versions: Mapping[int, VersionRange], features: Features, telemetry: Callable[[], bool] = lambda: False
+    ) -> None:
         self._versions = versions
         self._features = features
-        self._served: list[ApiVersion] = []
+        self._telemetry = telemetry
+        self._served: dict[bool, list[ApiVersion]] = {}
+        """By whether metrics may be pushed."""
 
     def begin(self, request: ApiVersionsRequest, context: RequestContext) -> ApiVersionsResponse:
         """All APIs and their versions, unless the client calls itself what it must not (KIP-511)."""
@@ -38,6 +44,7 @@ class ApiVersionsHandler(Handler):
             names = (request.client_software_name, request.client_software_version)
             if not all(_SOFTWARE.fullmatch(name) for name in names):
                 return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+            context.connection.software_name, context.connection.software_version = names
         response = ApiVersionsResponse(api_keys=self.served())
         self._features.tell(response, context.api_version)
         return response
@@ -48,9 +55,11 @@ class ApiVersionsHandler(Handler):
 
     def served(self) -> list[ApiVersion]:
         """Every API with its range."""
-        if not self._served:
-            self._served = [
+        pushing = self._telemetry()
+        if pushing not in self._served:
+            self._served[pushing] = [
                 ApiVersion(api_key=key, min_version=low, max_version=high)
                 for key, (low, high) in sorted(self._versions.items())
+                if pushing or key not in _OF_TELEMETRY
             ]
-        return self._served
+        return self._served[pushing]

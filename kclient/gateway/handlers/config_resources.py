@@ -23,34 +23,40 @@ if TYPE_CHECKING:
     from kclient.gateway.contexts import RequestContext
     from kclient.gateway.groups.configs import GroupConfigs
     from kclient.gateway.leadership import Leadership
+    from kclient.gateway.telemetry import ClientMetricsConfigs
     from kclient.gateway.topics.table import TopicTable
 
 _WITH_TYPES: Final = 1  # the version since which it lists more than client metrics
 _BROKER_LOGGER: Final = 8
-_CLIENT_METRICS: Final = 16
-_KNOWN: Final = frozenset({*Resource, _BROKER_LOGGER, _CLIENT_METRICS})
-"""The types that Kafka lists; of loggers and client metrics a gateway has none."""
+_KNOWN: Final = frozenset({*Resource, _BROKER_LOGGER})
+"""The types that Kafka lists; of loggers a gateway has none."""
 
 
 class ListConfigResourcesHandler(Handler):
-    """Answers ListConfigResources: all topics and gateways, and the groups that have settings of their own."""
+    """Answers ListConfigResources: all topics and gateways, and what else has settings."""
 
     ONLY_READS: ClassVar[bool] = True
     API: ClassVar[ApiKey] = ApiKey.LIST_CONFIG_RESOURCES
     VERSIONS: ClassVar[VersionRange] = (0, 1)
 
-    def __init__(self, access: Access, topics: TopicTable, leadership: Leadership, groups: GroupConfigs) -> None:
+    def __init__(
+        self,
+        access: Access,
+        topics: TopicTable,
+        leadership: Leadership,
+        groups: GroupConfigs,
+        client_metrics: ClientMetricsConfigs,
+    ) -> None:
         self._access = access
         self._topics = topics
         self._leadership = leadership
         self._groups = groups
+        self._client_metrics = client_metrics
 
     def begin(self, request: ListConfigResourcesRequest, context: RequestContext) -> ListConfigResourcesResponse:
         """Those of the types that are asked for, or of all."""
         self._access.check_cluster(context.connection, AclOperation.DESCRIBE_CONFIGS)
-        if context.api_version < _WITH_TYPES:
-            return ListConfigResourcesResponse()
-        asked = set(request.resource_types)
+        asked = set(request.resource_types) if context.api_version >= _WITH_TYPES else {int(Resource.CLIENT_METRICS)}
         if not asked <= _KNOWN:
             raise UnsupportedVersionError(
                 f"there are no resources of the types {sorted(asked - _KNOWN)} that could be listed"
@@ -59,6 +65,7 @@ class ListConfigResourcesHandler(Handler):
             Resource.TOPIC: self._topics.told(),
             Resource.BROKER: [str(node.node_id) for node in self._leadership.nodes(context.connection.advertised)],
             Resource.GROUP: self._groups.names(),
+            Resource.CLIENT_METRICS: self._client_metrics.names(),
         }
         wanted = {kind: found for kind, found in names.items() if not asked or kind in asked}
         rows = chain.from_iterable(_rows(kind, found) for kind, found in wanted.items())

@@ -1,4 +1,5 @@
-"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs, for topics, groups and the gateway itself."""
+"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs, for topics, groups, metrics of clients and the gateway
+itself."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ from kclient.gateway.handlers._work import Work, counted, started
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
 from kclient.gateway.setting import BrokerSetting, SettingType, as_list, did_you_mean
 from kclient.gateway.settings import BROKER_SETTINGS, GROUP_SETTINGS, HTP_MAPPING, HTP_MIRROR, ONLY_TOLD, TOPIC_SETTINGS
+from kclient.gateway.settings_of_telemetry import CLIENT_METRICS_SETTINGS
 from kclient.gateway.standing import ClusterStanding
+from kclient.gateway.telemetry import ClientMetricsConfigs
 from kclient.gateway.topics.catalogue import TopicCatalogue
 from kclient.gateway.topics.names import check_name
 from kclient.gateway.topics.settings import checked_overrides
@@ -75,6 +78,7 @@ class Resource(IntEnum):
 
     TOPIC = 2
     BROKER = 4
+    CLIENT_METRICS = 16
     GROUP = 32
 
 
@@ -103,13 +107,20 @@ class DescribeConfigsHandler(Handler):
     ONLY_READS: ClassVar[bool] = True
 
     def __init__(
-        self, node_id: int, origins: SettingOrigins, access: Access, standing: ClusterStanding, groups: GroupConfigs
+        self,
+        node_id: int,
+        origins: SettingOrigins,
+        access: Access,
+        standing: ClusterStanding,
+        groups: GroupConfigs,
+        client_metrics: ClientMetricsConfigs,
     ) -> None:
         self._node_id = node_id
         self._origins = origins
         self._access = access
         self._standing = standing
         self._groups = groups
+        self._client_metrics = client_metrics
 
     def begin(self, request: DescribeConfigsRequest, context: RequestContext) -> Begun:
         """Every setting of the resources, with where its value comes from."""
@@ -143,7 +154,8 @@ class DescribeConfigsHandler(Handler):
         )
         for setting, origins in self._settings(resource, context.connection, asked):
             if asked is None or setting.name in asked:
-                row = _row(setting, origins, synonyms=request.include_synonyms)
+                told = resource.resource_type != Resource.CLIENT_METRICS or origins[0].source != SOURCE_DEFAULT
+                row = _row(setting, origins, synonyms=request.include_synonyms and told)
                 read_only = resource.resource_type == Resource.BROKER and setting.name in READ_ONLY
                 row.read_only = setting in ONLY_TOLD or read_only or internal
                 if request.include_documentation:
@@ -180,6 +192,11 @@ class DescribeConfigsHandler(Handler):
             _check_group(resource.resource_name)
             for name, setting in GROUP_SETTINGS.items():
                 yield setting, list(self._groups.origins(resource.resource_name, name))
+        elif resource.resource_type == Resource.CLIENT_METRICS:
+            access.check_cluster(client, AclOperation.DESCRIBE_CONFIGS)
+            _check_subscription(resource.resource_name)
+            for name, setting in CLIENT_METRICS_SETTINGS.items():
+                yield setting, list(self._client_metrics.origins(resource.resource_name, name))
         else:
             raise InvalidRequestError(f"a gateway has no resources of type {resource.resource_type}")
 
@@ -224,6 +241,11 @@ def _check_group(name: str) -> None:
         raise InvalidRequestError("Default group resources are not allowed.")
 
 
+def _check_subscription(name: str) -> None:
+    if not name:
+        raise InvalidRequestError("Client metrics subscription name must not be empty")
+
+
 Row = TypeVar("Row", AlterConfigsResponseResource, IncrementalAlterConfigsResponseResource)
 
 
@@ -240,10 +262,12 @@ class _Altering(Handler):
         catalogue: TopicCatalogue,
         dynamic: DynamicConfig,
         groups: GroupConfigs,
+        client_metrics: ClientMetricsConfigs,
     ) -> None:
         self._node_id = node_id
         self._origins = origins
         self._access = access
+        self._client_metrics = client_metrics
         self._catalogue = catalogue
         self._dynamic = dynamic
         self._groups = groups
@@ -269,7 +293,7 @@ class _Altering(Handler):
                 raise InvalidRequestError("Each resource must appear at most once.")
             if row.resource_type == Resource.TOPIC:
                 self._access.check(client, AclOperation.ALTER_CONFIGS, ResourceType.TOPIC, name)
-            elif row.resource_type == Resource.BROKER:
+            elif row.resource_type in (Resource.BROKER, Resource.CLIENT_METRICS):
                 self._access.check_cluster(client, AclOperation.ALTER_CONFIGS)
             elif row.resource_type == Resource.GROUP:
                 self._access.check(client, AclOperation.ALTER_CONFIGS, ResourceType.GROUP, name)
@@ -308,6 +332,13 @@ class _Altering(Handler):
                 return _changed_settings({} if fresh else present, changes, GROUP_SETTINGS, lambda _: None)
 
             await self._groups.alter(name, change_group, validate_only=dry)
+        elif resource_type == Resource.CLIENT_METRICS:
+            _check_subscription(name)
+
+            def change_metrics(present: Mapping[str, str]) -> Mapping[str, str]:
+                return _changed_settings({} if fresh else present, changes, CLIENT_METRICS_SETTINGS, lambda _: None)
+
+            await self._client_metrics.alter(name, change_metrics, validate_only=dry)
         else:
             raise InvalidRequestError(f"a gateway has no resources of type {resource_type}")
 
@@ -352,6 +383,10 @@ def _changed_settings(
             raise InvalidConfigurationError(
                 f"{change.name} is no setting of a gateway: to move a partition copies nothing that could be throttled"
             )
+        if setting is None and table is CLIENT_METRICS_SETTINGS:
+            if change.operation == Operation.DELETE:  # as Kafka, which looks at what is left
+                continue
+            raise InvalidRequestError(f"Unknown client metrics configuration: {change.name}")
         if setting is None:
             raise InvalidConfigurationError(f"Unknown config name: {change.name}{did_you_mean(change.name, table)}")
         if change.name in seen:
@@ -365,7 +400,8 @@ def _changed_settings(
         if change.operation == Operation.SET:
             changed[change.name] = change.value
         elif change.operation in (Operation.APPEND, Operation.SUBTRACT):
-            if setting.type is not SettingType.LIST:
+            # Kafka has its subscriptions' lists replaced as a whole, too
+            if setting.type is not SettingType.LIST or table is CLIENT_METRICS_SETTINGS:
                 raise InvalidConfigurationError(f"{change.name} is no list to append to or subtract from")
             now = changed.get(change.name, default(change.name) or "")
             changed[change.name] = _edit_list(now, change.value, append=change.operation == Operation.APPEND)

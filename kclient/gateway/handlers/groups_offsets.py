@@ -460,7 +460,10 @@ class OffsetDeleteHandler(Handler):
                     yield _PER_PARTITION * FEW
                 row = OffsetDeleteResponsePartition(partition_index=partition.partition_index)
                 answer.partitions.append(row)
-                if record is not None and groups.unstable(request.group_id, record.name, partition.partition_index):
+                there = record is not None and 0 <= partition.partition_index < record.partitions
+                if record is not None and not there:
+                    row.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                elif record is not None and groups.unstable(request.group_id, record.name, partition.partition_index):
                     row.error_code = ErrorCode.UNSTABLE_OFFSET_COMMIT  # once the transaction has ended it may go
                 elif record is not None:
                     stored.add(record, partition.partition_index, None, row)

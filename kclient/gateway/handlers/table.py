@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from kclient.gateway.features import Features
 from kclient.gateway.handlers.api_versions import ApiVersionsHandler
@@ -15,11 +15,18 @@ class HandlerTable:
     Args:
         handlers: Of all other APIs.
         features: What ApiVersions tells of the cluster.
+        telemetry: Whether clients are told that they may push metrics.
     """
 
-    def __init__(self, handlers: Iterable[Handler], features: Features | None = None) -> None:
+    def __init__(
+        self,
+        handlers: Iterable[Handler],
+        features: Features | None = None,
+        telemetry: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.versions: dict[int, VersionRange] = {}
         self.handlers: dict[int, Handler] = {}
-        for handler in (*handlers, ApiVersionsHandler(self.versions, features or Features())):
+        versions = ApiVersionsHandler(self.versions, features or Features(), telemetry)
+        for handler in (*handlers, versions):
             self.versions[int(handler.API)] = handler.VERSIONS
             self.handlers[int(handler.API)] = handler

@@ -319,7 +319,7 @@ class WriteTxnMarkersHandler(Handler):
     """
 
     API: ClassVar[ApiKey] = ApiKey.WRITE_TXN_MARKERS
-    VERSIONS: ClassVar[VersionRange] = (1, 2)
+    VERSIONS: ClassVar[VersionRange] = (0, 2)
 
     def __init__(self, access: Access, local: LocalPeers, topics: TopicTable, from_gateway: FromGateway) -> None:
         self._access = access

@@ -86,6 +86,11 @@ class LinearPattern:
     def __repr__(self) -> str:
         return f"<LinearPattern {self._pattern[:100]!r}, {len(self._states)} states>"
 
+    @property
+    def size(self) -> int:
+        """How many states it has."""
+        return len(self._states)
+
     # Making states
 
     def _new(self, state: _State) -> int:

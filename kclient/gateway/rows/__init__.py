@@ -16,6 +16,8 @@ key                            row                                              
 `kafka/unit/ID/N`              a unit's own leader epoch, `units.UnitRow`                     `gateway.unit_epochs`
 `kafka/share/ID/GROUP/N`       what a share group was given, `share_partitions.SharedRow`     `gateway.shares`
 `kafka/config/broker`          what AlterConfigs has set, `broker.encode_settings`            `gateway.dynamic_config`
+`kafka/config/group/GROUP`     settings of a group, `broker.encode_settings`                  `gateway.groups`
+`kafka/config/client-metrics/` a subscription to metrics, by name, `broker.encode_settings`   `gateway.telemetry`
 `kafka/features`               what UpdateFeatures has set, `features.FeaturesRow`            `gateway.feature_levels`
 `kafka/producer-ids`           the first producer id that is free, a `numbers.NumberRow`      `gateway.producer_ids`
 `kafka/leader-epoch`           above it no leader epoch was given, a `numbers.NumberRow`      `gateway.ownership`

@@ -47,6 +47,8 @@ SETTINGS: Final = "kafka/config/broker"
 """The settings that were changed while a gateway ran."""
 GROUP_SETTINGS: Final = "kafka/config/group/"
 """The settings of a group, by its name."""
+CLIENT_METRICS: Final = "kafka/config/client-metrics/"
+"""A subscription to metrics of clients, by its name."""
 FEATURES: Final = "kafka/features"
 """The levels of features that UpdateFeatures has set."""
 SCRAM: Final = "kafka/scram/"
@@ -232,16 +234,6 @@ def parse_member_key(key: str) -> tuple[str, str]:
     """The group and the member that a key of `member_key` names. Raises `ValueError` if it is not such a key."""
     group_id, member_id = key.removeprefix(MEMBERS).split("/")
     return unquote(group_id), unquote(member_id)
-
-
-def group_settings_key(group_id: str) -> str:
-    """The key of a group's settings."""
-    return GROUP_SETTINGS + quote(group_id, safe="")
-
-
-def parse_group_settings_key(key: str) -> str:
-    """The group that a key of `group_settings_key` names."""
-    return unquote(key.removeprefix(GROUP_SETTINGS))
 
 
 def scram_key(user: str) -> str:

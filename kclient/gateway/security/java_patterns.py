@@ -26,6 +26,10 @@ _REFERENCE: Final = re.compile(r"\$([0-9]+)")
 _IN_CLASS: Final = ("&&", "||", "~~", "--", "[")
 
 
+_LIKE_ASCII: Final = str.maketrans(dict.fromkeys("\u0131\u017f\u212a", "\ufffd"))
+"""Where case does not matter RE2 takes these for letters of ASCII, and Java does not."""
+
+
 class _Dialect(NamedTuple):
     """How others write what Java has."""
 
@@ -67,6 +71,11 @@ def linear_text(text: str) -> str:
     """
     start, text = _start(text)
     return start + "".join(_Reader(text, _RE2).parts())
+
+
+def like_java(text: str) -> str:
+    """A text as `LinearPattern` is to read it where case does not matter (`IGNORES_CASE`)."""
+    return text.translate(_LIKE_ASCII)
 
 
 def _start(text: str) -> tuple[str, str]:

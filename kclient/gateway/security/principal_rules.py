@@ -13,6 +13,7 @@ from kclient.gateway.security.java_patterns import (
     IGNORES_CASE,
     JavaReplacement,
     java_pattern,
+    like_java,
     linear_text,
     without_groups_beyond,
 )
@@ -26,8 +27,6 @@ _RULE: Final = rf"RULE:(?P<pattern>{_FIELD})/(?P<replacement>{_FIELD})/(?P<lette
 _PIECE: Final = re.compile(rf"\s*(?P<piece>{DEFAULT}|{_RULE}.*?|.*?)\s*(?:,\s*|\Z)", re.ASCII)
 """What stands between two commas; a rule may have some within its fields."""
 _WHOLE: Final = re.compile(_RULE, re.ASCII)
-_LIKE_ASCII: Final = str.maketrans(dict.fromkeys("\u0131\u017f\u212a", "\ufffd"))
-"""Where case does not matter RE2 takes these for letters of ASCII, and Java does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +51,7 @@ class _Guard:
         return at == 0 or self.later.matches(self._read(name[at - 1 :]))
 
     def _read(self, name: str) -> str:
-        return name.translate(_LIKE_ASCII) if self.folded else name
+        return like_java(name) if self.folded else name
 
 
 @dataclass(frozen=True, slots=True)

@@ -374,6 +374,21 @@ CASES: dict[str, Case] = {
     "describe transactions": Case(
         lambda _: m.DescribeTransactionsRequest(transactional_ids=["x"]), 0, ((O.DESCRIBE, R.TRANSACTIONAL_ID, "x"),)
     ),
+    "describe subscriptions to metrics": Case(
+        lambda _: m.DescribeConfigsRequest(
+            resources=[m.DescribeConfigsResource(resource_type=16, resource_name="s", configuration_keys=None)]
+        ), 4, ((O.DESCRIBE_CONFIGS, *CLUSTER),),
+    ),
+    "alter subscriptions to metrics": Case(
+        lambda _: m.IncrementalAlterConfigsRequest(
+            resources=[
+                m.IncrementalAlterConfigsRequestResource(
+                    resource_type=16, resource_name="s",
+                    configs=[m.IncrementalAlterConfigsRequestConfig(name="metrics", value="*")],
+                )
+            ]
+        ), 1, ((O.ALTER_CONFIGS, *CLUSTER),),
+    ),
     "list what has settings": Case(
         lambda _: m.ListConfigResourcesRequest(resource_types=[]), 1, ((O.DESCRIBE_CONFIGS, *CLUSTER),)
     ),
@@ -415,7 +430,10 @@ CASES: dict[str, Case] = {
         4, ((O.IDEMPOTENT_WRITE, *CLUSTER),),
     ),
 }  # fmt: skip
-FREE = {ApiKey.API_VERSIONS, ApiKey.DESCRIBE_CLUSTER, ApiKey.LIST_GROUPS, ApiKey.LIST_TRANSACTIONS}
+FREE = {
+    ApiKey.API_VERSIONS, ApiKey.DESCRIBE_CLUSTER, ApiKey.LIST_GROUPS, ApiKey.LIST_TRANSACTIONS,
+    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY,
+}  # fmt: skip
 """Answered for everybody, as in Kafka; what they show of others is tested apart."""
 
 
@@ -448,6 +466,7 @@ async def state(wire: Wire) -> Any:
         (await wire.offset("t", -2)).offset,
         await wire.configs(2, "t"),
         await wire.configs(4, ""),
+        await wire.configs(16, "s"),
         await wire.committed("g", "t"),
         await started_shares(wire, "s"),
     )

@@ -381,6 +381,11 @@ async def test_offset_delete(store: str) -> None:
         codes = [topic.partitions[0].error_code for topic in answer.topics]
         assert codes == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
         assert [offset for _, offset, _, _ in await fetched(box, 5)] == [-1, 6, -1]
+        request = delete_offsets_request("a")
+        request.topics[0].partitions = [OffsetDeleteRequestPartition(partition_index=n) for n in (-1, 0, 99)]
+        codes = [row.error_code for row in (await box.ask(request)).topics[0].partitions]
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert codes == [unknown, 0, unknown], "of one that is there nothing needs to be committed"
 
 
 async def test_offset_delete_spares_topics_that_are_read(store: str) -> None:

@@ -1,0 +1,257 @@
+"""The last values of the metrics that clients push, for Prometheus: bounded, and forgotten with their clients."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from math import isinf, isnan
+from typing import TYPE_CHECKING, Final
+
+from kclient.gateway.telemetry.instances import PushingClient, life_of, told_id
+from kclient.gateway.telemetry.otlp import Attributes, PointKind, PushedPoint, PushedResource
+
+if TYPE_CHECKING:
+    from kclient.memory_ledger import LimitedAccount
+
+INFO: Final = "kclient_gateway_client_info"
+"""The metric that says who a client is."""
+STANDARD: Final = "org_apache_kafka_"
+"""What the names of metrics begin with that are served as they are."""
+OTHERS: Final = "client_"
+"""What is put before all other names: none may be taken for a metric of the gateway's own."""
+_NO_NAME: Final = re.compile(r"[^a-zA-Z0-9_]")
+_ESCAPED: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+_LONGEST: Final = 4_096
+"""Characters that the labels of a value may take, with its name."""
+_ONE: Final = 300
+"""About how many bytes of memory a value takes, beside its name and labels."""
+_AT_ONCE: Final = 64
+"""Points that are taken before others may have their turn."""
+_SWEEP_S: Final = 10.0
+_COUNTERS: Final = frozenset({PointKind.COUNTER, PointKind.COUNTER_DELTA})
+_DELTAS: Final = frozenset({PointKind.COUNTER_DELTA, PointKind.SUM_DELTA})
+
+
+class _Series:
+    """One value, and when it was pushed last."""
+
+    __slots__ = ("counter", "pushed", "value")
+
+    def __init__(self, *, counter: bool) -> None:
+        self.counter = counter
+        self.value = 0.0
+        self.pushed = 0.0
+
+
+class _Client:
+    """What a client has pushed."""
+
+    __slots__ = ("expires", "head", "info", "life", "series")
+
+    def __init__(self) -> None:
+        self.head = ""
+        """Its labels at each value."""
+        self.info = ""
+        """All of its labels."""
+        self.life = self.expires = 0.0
+        self.series: dict[tuple[str, str], _Series] = {}
+        """By the metric's name, and the labels beside those of the client."""
+
+
+class PushedMetrics:
+    """The values.
+
+    Args:
+        most: How many there may be: `telemetry.max.series`.
+        memory: Where they count.
+    """
+
+    def __init__(self, most: Callable[[], int], memory: LimitedAccount) -> None:
+        self._most = most
+        self._memory = memory
+        self._clients: dict[bytes, _Client] = {}
+        self._sweep_at = float("-inf")
+        """When those clients are looked for that have gone."""
+        self.series: int = 0
+        """How many values there are."""
+        self.pushes: int = 0
+        """How many pushes have been taken since the start."""
+        self.left_out: dict[str, int] = {"series": 0, "labels": 0, "distribution": 0}
+        """How many values were not, by why."""
+
+    @property
+    def clients(self) -> int:
+        """How many clients have values."""
+        return len(self._clients)
+
+    def take(
+        self,
+        instance_id: bytes,
+        client: PushingClient,
+        interval_ms: int,
+        points: Iterable[PushedPoint | PushedResource | None],
+        now: float,
+    ) -> Iterator[None]:
+        """Take what a client pushes, in steps: others may have their turn wherever it yields.
+
+        Args:
+            instance_id: Its id.
+            client: Who it is.
+            interval_ms: How often it pushes.
+            points: What it pushes, None where others may have their turn; errors of theirs are raised, and what came
+                before them is kept.
+            now: Seconds on the monotonic clock.
+        """
+        if now >= self._sweep_at:
+            self.sweep(now)
+        self.pushes += 1
+        found = self._clients.get(instance_id) or self._new(instance_id, client)
+        if found is not None:
+            found.life = life_of(interval_ms)
+            found.expires = now + found.life
+        for count, point in enumerate(points, 1):
+            if point is None:
+                pass
+            elif found is None:
+                self.left_out["series"] += isinstance(point, PushedPoint)
+            elif isinstance(point, PushedResource):
+                self._tell_who(found, client, point.attributes)
+            elif point.kind is PointKind.OTHER:
+                self.left_out["distribution"] += 1
+            else:
+                self._put(found, point, now)
+            if point is None or count % _AT_ONCE == 0:
+                yield
+                if self._clients.get(instance_id) is not found:
+                    return  # it took so long that the client counts as gone
+        if found is None:
+            return
+        for key in [key for key, series in found.series.items() if series.pushed + found.life < now]:
+            self._drop(found, key)
+
+    def _new(self, instance_id: bytes, client: PushingClient) -> _Client | None:
+        """A client that has not pushed before; None if there is no room for it."""
+        found = _Client()
+        found.head = _labels({"client_id": client.client_id or "", "client_instance_id": told_id(instance_id)})
+        size = _size("", found.head)
+        if not self._has_room(size) or len(found.head) > _LONGEST:
+            return None
+        self.series += 1  # it has a value of its own
+        self._memory.add(size)
+        self._clients[instance_id] = found
+        return found
+
+    def _has_room(self, size: int) -> bool:
+        return self.series < self._most() and self._memory.has_room(size)
+
+    def _tell_who(self, found: _Client, client: PushingClient, resource: Attributes) -> None:
+        told = {
+            "client_software_name": client.software_name,
+            "client_software_version": client.software_version,
+            "client_source_address": client.address,
+        }
+        labels = f"{found.head},{_labels(told)}"
+        more = _labels({name: value for name, value in _told(resource).items() if name not in told})
+        if len(labels) + len(more) > _LONGEST:
+            self.left_out["labels"] += 1
+        elif more:
+            labels = f"{labels},{more}"
+        self._memory.add(2 * (len(labels) - len(found.info)))
+        found.info = labels
+
+    def _put(self, found: _Client, point: PushedPoint, now: float) -> None:
+        counter = point.kind in _COUNTERS
+        key = _family(point.name, counter=counter), _labels(_told(point.attributes))
+        series = found.series.get(key)
+        if series is None:
+            size = _size(*key)
+            if len(key[0]) + len(key[1]) > _LONGEST:
+                self.left_out["labels"] += 1
+                return
+            if not self._has_room(size):
+                self.left_out["series"] += 1
+                return
+            series = found.series[key] = _Series(counter=counter)
+            self.series += 1
+            self._memory.add(size)
+        series.value = point.value + (series.value if point.kind in _DELTAS else 0.0)
+        series.pushed = now
+
+    def _drop(self, found: _Client, key: tuple[str, str]) -> None:
+        del found.series[key]
+        self.series -= 1
+        self._memory.add(-_size(*key))
+
+    def sweep(self, now: float) -> None:
+        """Forget the clients that were not heard of for so long that they have gone.
+
+        Args:
+            now: Seconds on the monotonic clock.
+        """
+        self._sweep_at = now + _SWEEP_S
+        for instance_id in [each for each, found in self._clients.items() if found.expires <= now]:
+            found = self._clients.pop(instance_id)
+            for key in list(found.series):
+                self._drop(found, key)
+            self.series -= 1
+            self._memory.add(-_size("", found.head) - 2 * len(found.info))
+
+    def exposition(self, now: float) -> Callable[[], bytes]:
+        """What makes the values as they are now: lines in Prometheus' text format, in any thread.
+
+        Args:
+            now: Seconds on the monotonic clock.
+        """
+        self.sweep(now)
+        return partial(_exposition, list(self._clients.values()))
+
+
+def _exposition(clients: list[_Client]) -> bytes:
+    families: dict[str, list[str]] = {}
+    kinds: dict[str, set[bool]] = {}
+    infos = [f"{INFO}{{{client.info}}} 1\n" for client in clients if client.info]
+    for client in clients:
+        for (family, labels), series in client.series.copy().items():  # the event loop goes on meanwhile
+            lines = families.setdefault(family, [])
+            kinds.setdefault(family, set()).add(series.counter)
+            every = f"{client.head},{labels}" if labels else client.head
+            lines.append(f"{family}{{{every}}} {_number(series.value)}\n")
+    parts = [f"# HELP {INFO} Who a client is that pushes metrics.\n# TYPE {INFO} gauge\n", *infos] if infos else []
+    for family, lines in families.items():
+        kind = "untyped" if len(kinds[family]) > 1 else "counter" if True in kinds[family] else "gauge"
+        parts += [f"# HELP {family} Pushed by clients.\n# TYPE {family} {kind}\n", *lines]
+    return "".join(parts).encode("utf-8", "replace")
+
+
+def _number(value: float) -> str:
+    if isnan(value):
+        return "NaN"
+    return ("+Inf" if value > 0 else "-Inf") if isinf(value) else repr(value)
+
+
+def _family(name: str, *, counter: bool) -> str:
+    """The name of a metric in Prometheus."""
+    found = _NO_NAME.sub("_", name)
+    if not found.startswith(STANDARD):
+        found = OTHERS + found
+    return found + "_total" if counter and not found.endswith("_total") else found
+
+
+def _told(attributes: Attributes) -> dict[str, str]:
+    """Attributes as labels, sorted; none is taken for one that says which client it is."""
+    found: dict[str, str] = {}
+    for name, value in sorted(attributes):
+        label = _NO_NAME.sub("_", name)
+        if not label or label[0].isdigit() or label.startswith("__"):
+            label = f"a{label}"
+        found[f"exported_{label}" if label in {"client_id", "client_instance_id"} else label] = value
+    return found
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    return ",".join(f'{name}="{value.translate(_ESCAPED)}"' for name, value in labels.items())
+
+
+def _size(family: str, labels: str) -> int:
+    return _ONE + 2 * (len(family) + len(labels))
