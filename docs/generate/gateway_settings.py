@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from kclient.gateway.setting import LONG_MAX, BrokerSetting
-from kclient.gateway.settings import BROKER_SETTINGS, ELSEWHERE, TOPIC_SETTINGS, WITHOUT_EFFECT
+from kclient.gateway.settings import BROKER_SETTINGS, TOPIC_SETTINGS
+from kclient.gateway.settings_of_brokers import REFUSED, WITHOUT_EFFECT
 from kclient.gateway.settings_of_telemetry import CLIENT_METRICS_SETTINGS
-from kclient.gateway.settings_of_tls import OTHERS_OF_TLS, REFUSED_OF_TLS
 
 __all__ = ["render"]
 
@@ -22,11 +22,13 @@ _START = """\
 ::: kclient.gateway.GatewayMetric
 ::: kclient.gateway.MetricType
 ::: kclient.gateway.Sample
+::: kclient.gateway.Reloaded
 
 ## Broker settings
 
-For `--config NAME=VALUE` and `Gateway(config=...)`, with Kafka's names and defaults. An unknown name is an error that
-suggests the nearest. Times are in milliseconds and sizes in bytes, where the name does not say otherwise.
+For `--config NAME=VALUE`, files of settings (`--config FILE`) and `Gateway(config=...)`, with Kafka's names and
+defaults. An unknown name is an error that suggests the nearest. Times are in milliseconds and sizes in bytes, where the
+name does not say otherwise.
 """
 
 _TOPICS = """\
@@ -48,36 +50,31 @@ no setting is left is gone.
 _PASTED = """\
 ## Pasted from a Kafka broker
 
-These are accepted with a warning, and have no effect on a gateway: {names}.
+Every setting of a broker of Kafka 4.3 is known. These are accepted, and have no effect on a gateway. The log tells of
+those that were given, once at the start, with the reasons:
 
-Of those about TLS these are accepted with a warning that says why they have no effect:
-
+| why | settings |
+|---|---|
 {others}
-and these are refused:
+These are refused, unless they ask for nothing but what a gateway does anyway, as
+`remote.log.storage.system.enable=false`:
 
-{refused}"""
+{refused}
+Names that begin with `confluent.`, `metrics.jmx.`, `rlmm.config.` or `rsm.config.` are those of plug-ins, and have no
+effect either."""
 
 
 def render() -> str:
     """The whole page."""
-    broker = [setting for name, setting in BROKER_SETTINGS.items() if name not in ELSEWHERE]
-    names = ", ".join(f"`{name}`" for name in WITHOUT_EFFECT)
-    pasted = _PASTED.format(names=names, others=_reasons(OTHERS_OF_TLS), refused=_reasons(REFUSED_OF_TLS))
-    return "\n".join(
-        [
-            _START,
-            _table(broker),
-            _TOPICS,
-            _table(TOPIC_SETTINGS.values()),
-            _CLIENT_METRICS,
-            _table(CLIENT_METRICS_SETTINGS.values()),
-            pasted,
-        ]
-    )
-
-
-def _reasons(settings: Mapping[str, str]) -> str:
-    return "".join(f"- `{name}`: {reason}\n" for name, reason in settings.items())
+    broker = [setting for name, setting in BROKER_SETTINGS.items() if name not in REFUSED]
+    reasons: dict[str, list[str]] = {}
+    for name, reason in WITHOUT_EFFECT.items():
+        reasons.setdefault(reason, []).append(f"`{name}`")
+    others = "".join(f"| {reason} | {', '.join(names)} |\n" for reason, names in reasons.items())
+    refused = "".join(f"- `{name}`: {refusal.reason}\n" for name, refusal in REFUSED.items())
+    pasted = _PASTED.format(others=others, refused=refused)
+    topics, metrics = _table(TOPIC_SETTINGS.values()), _table(CLIENT_METRICS_SETTINGS.values())
+    return "\n".join([_START, _table(broker), _TOPICS, topics, _CLIENT_METRICS, metrics, pasted]) + "\n"
 
 
 def _table(settings: Iterable[BrokerSetting]) -> str:

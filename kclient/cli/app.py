@@ -84,10 +84,15 @@ def _common(
 
 @app.command(cls=Command)
 def gateway(
-    data: Annotated[str, typer.Option("--data", metavar="DIR", help="Directory that holds everything.")],
+    data: Annotated[
+        str | None, typer.Option("--data", metavar="DIR", help="Directory that holds everything. Has to be given.")
+    ] = None,
     listen: Annotated[
-        str, typer.Option("--listen", metavar="HOST:PORT", help="Where to accept clients.")
-    ] = "127.0.0.1:9092",
+        str | None,
+        typer.Option(
+            "--listen", metavar="HOST:PORT", help="Where to accept clients: 127.0.0.1:9092, unless `listeners` is set."
+        ),
+    ] = None,
     advertise: Annotated[
         str | None,
         typer.Option("--advertise", metavar="HOST:PORT", help="The address clients are told, if it is another."),
@@ -114,7 +119,24 @@ def gateway(
             help="Where to serve metrics to Prometheus, http://HOST:PORT/metrics. Nowhere if unsaid.",
         ),
     ] = None,
-    config: Config = None,
+    health: Annotated[
+        str | None,
+        typer.Option(
+            "--health",
+            metavar="HOST:PORT",
+            help="Where to answer /healthz and /readyz, which --metrics does, too. Nowhere else if unsaid.",
+        ),
+    ] = None,
+    config: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--config",
+            "-c",
+            metavar="FILE|NAME=VALUE",
+            help="The server.properties of a Kafka broker, or a setting, which comes before the file's; any number of "
+            "settings.",
+        ),
+    ] = None,
     log_level: Annotated[
         str,
         typer.Option(
@@ -123,6 +145,10 @@ def gateway(
             help="What to log on standard error: debug, info, warning, error or critical.",
         ),
     ] = "warning",
+    log_format: Annotated[
+        str,
+        typer.Option("--log-format", metavar="text|json", help="How: lines of text, or a JSON object in each line."),
+    ] = "text",
     processes: Annotated[
         int | None,
         typer.Option(
@@ -146,31 +172,30 @@ def gateway(
     ] = None,
 ) -> int:
     """Serve Kafka clients; messages are kept in embedded HTP under DIR."""
-    if processes is not None:
-        if add_user is not None or password_file is not None:
-            from kclient.cli.errors import UsageError
+    from kclient.cli.gateway_options import GatewayOptions, GatewaySettings
 
-            raise UsageError("--add-user does not go with --processes: add the user with a single gateway first")
+    options = GatewayOptions(
+        data=data,
+        listen=listen,
+        advertise=advertise,
+        durability=durability,
+        mapping=mapping,
+        brokers=brokers,
+        metrics=metrics,
+        health=health,
+        settings=GatewaySettings(config),
+        log_level=log_level,
+        log_format=log_format,
+        add_user=add_user,
+        password_file=password_file,
+    )
+    if processes is not None:
         from kclient.cli.processes import serve_processes
 
-        return serve_processes(
-            processes, data, listen, advertise, durability, mapping, brokers, metrics, parse_config(config), log_level
-        )
+        return serve_processes(processes, options)
     from kclient.cli.gateway import serve
 
-    return serve(
-        data,
-        listen,
-        advertise,
-        durability,
-        mapping,
-        brokers,
-        metrics,
-        parse_config(config),
-        log_level,
-        add_user,
-        password_file,
-    )
+    return serve(options)
 
 
 @app.command(cls=Command)

@@ -32,10 +32,23 @@ class Terminated(BaseException):
     """SIGTERM came: whatever runs ends as it does after Ctrl-C, so that groups are left and Spark is stopped."""
 
 
+def _plain(sentence: str) -> str:
+    return f"kclient: {sentence}"
+
+
+_line_of: Callable[[str], str] = _plain
+
+
+def complain_by(line_of: Callable[[str], str]) -> None:
+    """From now on, have what goes wrong written as the line that this makes of a sentence."""
+    global _line_of
+    _line_of = line_of
+
+
 def complain(sentence: str) -> None:
     """Write one sentence to standard error; where that cannot be written, the exit code has to tell."""
     with suppress(OSError):
-        sys.stderr.write(f"kclient: {sentence}\n")
+        sys.stderr.write(f"{_line_of(sentence)}\n")
         sys.stderr.flush()
 
 

@@ -7,77 +7,46 @@ import importlib.util
 import logging
 import os
 import signal
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
 
-from kclient.cli.errors import UsageError, check_terminated
+from kclient.cli.errors import UsageError, check_terminated, reason_of
+from kclient.cli.gateway_options import GatewayOptions
+from kclient.cli.logs import configure_logs
+from kclient.cli.service_manager import ServiceManager
 from kclient.cli.supervised import Tie
 from kclient.config.secret import Secret
-from kclient.gateway.gateway import DRAIN_S, Gateway
-from kclient.gateway.metrics_server import check_prometheus
+from kclient.errors import ConfigError, KafkaError
+from kclient.gateway.gateway import DRAIN_S, LISTEN, Gateway
 from kclient.gateway.security.scram_users import ScramChange
-from kclient.net.address import parse_address
 from kclient.net.sasl.scram import SCRAM_MECHANISMS, ScramCredential
 
-LISTEN = "127.0.0.1:9092"
+logger: logging.Logger = logging.getLogger("kclient.gateway")
+
 _FULL_AFTER = 100
 """Collections of the middle generation before a full one; 10 is usual."""
-_LEVELS = ("debug", "info", "warning", "error", "critical")
 
 
-def serve(
-    data: str,
-    listen: str,
-    advertise: str | None,
-    durability: str,
-    mapping: str,
-    brokers: int | None,
-    metrics: str | None,
-    config: dict[str, str],
-    log_level: str,
-    add_user: str | None = None,
-    password_file: Path | None = None,
-) -> int:
+def serve(options: GatewayOptions) -> int:
     """Run the gateway; returns the exit code: 0 after SIGTERM, 130 after Ctrl-C."""
-    check_gateway(data, log_level, metrics)
-    user = _user(add_user, password_file)
-    logging.basicConfig(
-        stream=sys.stderr, level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
-    directory = data_directory(data)
+    options.check()
+    user = _user(options.add_user, options.password_file)
+    configure_logs(options.log_level, options.log_format)
+    options.tell_of_log_dirs()
     gateway = Gateway(
-        f"embedded:{directory}",
-        listen,
-        advertise,
-        durability=durability,
-        mapping=mapping,
-        brokers=brokers,
-        config=config,
+        f"embedded:{options.directory()}",
+        LISTEN if options.listen is None else options.listen,
+        options.advertise,
+        durability=options.durability,
+        mapping=options.mapping,
+        brokers=options.brokers,
+        config=options.settings.read(),
     )
-    options = {"use_uvloop": importlib.util.find_spec("uvloop") is not None}
-    return anyio.run(_serve, gateway, directory, metrics, user, backend="asyncio", backend_options=options)
-
-
-def check_gateway(data: str, log_level: str, metrics: str | None) -> None:
-    """Refuse what the command cannot be given. Raises `UsageError`, `ConfigError` or `MissingExtraError`."""
-    if log_level.lower() not in _LEVELS:
-        raise UsageError(f"--log-level is one of {', '.join(_LEVELS)}, not {log_level!r}")
-    if metrics is not None:
-        check_prometheus()
-        parse_address(metrics, default_port=None)  # a broker's is none for metrics
-    data_directory(data)
-
-
-def data_directory(data: str) -> Path:
-    """The data directory, unless what was given is hardly meant as one."""
-    if not data:
-        raise UsageError("--data is empty: name a directory, which may be new")
-    if data.startswith(("embedded:", "memory:")):
-        raise UsageError(f"--data names a directory, and {data!r} is an address: a gateway keeps its messages on disk")
-    return Path(data).absolute()
+    uvloop = {"use_uvloop": importlib.util.find_spec("uvloop") is not None}
+    return anyio.run(_serve, gateway, options, user, backend="asyncio", backend_options=uvloop)
 
 
 def _user(name: str | None, password_file: Path | None) -> tuple[str, Secret] | None:
@@ -102,28 +71,35 @@ async def _add_user(gateway: Gateway, name: str, password: Secret) -> None:
             raise error
 
 
-async def _serve(gateway: Gateway, directory: Path, metrics: str | None, user: tuple[str, Secret] | None) -> int:
-    code, tie = 0, Tie()
-    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+async def _serve(gateway: Gateway, options: GatewayOptions, user: tuple[str, Secret] | None) -> int:
+    code, tie, manager = 0, Tie(), ServiceManager()
+    with (
+        anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals,
+        anyio.open_signal_receiver(signal.SIGHUP) as hangups,
+    ):
         check_terminated()  # from here on the signals come to us
         more = ""
 
         async def start() -> None:
             nonlocal more
-            if metrics is not None:
+            if options.metrics is not None:
                 gateway.expect_metrics()
             await gateway.start()
             if user is not None:
                 await _add_user(gateway, *user)
-            if metrics is not None:
-                more = f", metrics at http://{await gateway.serve_metrics(metrics)}/metrics"
+            if options.metrics is not None:
+                more += f", metrics at http://{await gateway.serve_metrics(options.metrics)}/metrics"
+            if options.health is not None:
+                more += f", health at http://{await gateway.serve_health(options.health)}/readyz"
 
         broken_off = await _start(gateway, start, signals, tie)
         if broken_off is not None:
             return _code_after(broken_off)
         _collect_rarely()
         told = "" if gateway.address == gateway.bootstrap else f" (clients are told {gateway.bootstrap})"
-        print(f"kclient gateway listens on {gateway.address}{told}, data in {directory}{more}", flush=True)  # noqa: T201
+        status = f"listens on {gateway.address}{told}, data in {options.directory()}{more}"
+        print(f"kclient gateway {status}", flush=True)  # noqa: T201
+        manager.ready(status)
         async with anyio.create_task_group() as tasks:
 
             async def wait_for_failure() -> None:
@@ -142,13 +118,41 @@ async def _serve(gateway: Gateway, directory: Path, metrics: str | None, user: t
                 await tie.hold()
                 tasks.cancel_scope.cancel()
 
+            async def reload_when_told() -> None:
+                async for _ in hangups:
+                    manager.reloading()
+                    await _reload(gateway, options)
+                    manager.ready(status)
+
+            tasks.start_soon(manager.keep_alive)
             tasks.start_soon(wait_for_supervisor)
+            tasks.start_soon(reload_when_told)
             tasks.start_soon(wait_for_failure)
             tasks.start_soon(wait_for_signal)
+        manager.stopping()
         await _close(gateway, drain=code == 0, signals=signals)
     if gateway.failure is not None:
         raise gateway.failure
     return code
+
+
+async def _reload(gateway: Gateway, options: GatewayOptions) -> None:
+    """Read settings and certificates again, and tell the log what came of it: what is in use stays where it cannot."""
+    settings: dict[str, str] | None = None  # then certificates alone
+    try:
+        settings = await anyio.to_thread.run_sync(options.settings.read)
+    except ConfigError as error:
+        logger.error("SIGHUP: no setting was changed: %s", reason_of(error))
+    try:
+        found = await gateway.reload(settings)
+    except KafkaError as error:
+        logger.error("SIGHUP: not everything was changed: %s", reason_of(error))
+        return
+    except Exception:  # it ends nobody's connections
+        logger.exception("SIGHUP: not everything was changed")
+        return
+    for line in found.lines():
+        logger.log(logging.WARNING if found.left_undone else logging.INFO, "SIGHUP: %s", line)
 
 
 def _code_after(received: signal.Signals) -> int:

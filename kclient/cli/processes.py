@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -19,11 +19,15 @@ from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from kclient.cli.errors import FAILED, UsageError, check_terminated
-from kclient.cli.gateway import check_gateway, data_directory
+from kclient.cli.gateway_options import GatewayOptions
+from kclient.cli.logs import PROCESS, configure_logs, json_line
+from kclient.cli.service_manager import ServiceManager
 from kclient.cli.supervised import VARIABLE
 from kclient.gateway.config import BrokerConfig
+from kclient.gateway.gateway import LISTEN
 from kclient.gateway.ownership import LEASE_S
-from kclient.net.address import Address, parse_address
+from kclient.gateway.security.listeners import LISTENERS
+from kclient.net.address import DEFAULT_PORT, Address, parse_address
 
 MOST: Final = 64
 """Processes, at most."""
@@ -44,37 +48,34 @@ class ProcessPlan:
 
     Args:
         number: So many processes.
-        data: The directory.
-        listen: Where the first one accepts clients; each further one at the next port, or all at free ones.
-        advertise: What clients of the first are told, if it is another address; of each further one the next port.
-        metrics: Where the first one serves metrics; each further one at the next port.
-        options: Further options that all are given.
-        config: Settings that all are given. `node.id` is the first one's, the others have the next ones.
+        given: The options of all. The first one accepts clients, and serves metrics and health, where they say, and
+            tells clients what they say; each further one has the next port, or all have free ones. `node.id` is the
+            first one's, the others have the next ones.
+
+    Raises:
+        UsageError: There are too many or too few, or the options do not go together.
     """
 
-    def __init__(
-        self,
-        number: int,
-        data: Path,
-        listen: str,
-        advertise: str | None,
-        metrics: str | None,
-        options: Mapping[str, str | None],
-        config: Mapping[str, str],
-    ) -> None:
+    def __init__(self, number: int, given: GatewayOptions) -> None:
         if not 1 <= number <= MOST:
             raise UsageError(f"--processes is a number from 1 to {MOST}, not {number}")
-        self.data = data
-        self._options = options
-        self._config = config
+        if given.add_user is not None or given.password_file is not None:
+            raise UsageError("--add-user does not go with --processes: add the user with a single gateway first")
+        settings = given.settings.read()
+        if LISTENERS in settings:
+            raise UsageError(
+                f"--processes does not go with {LISTENERS}, whose ports one process has: start each by itself, "
+                "with a node.id and ports of its own"
+            )
+        self.data: Path = given.directory()
+        self._given = given
         self._python = [sys.executable] if _runs_what_lies_here() else [sys.executable, "-P"]
-        node_id = BrokerConfig(config).get_int("node.id")
+        node_id = BrokerConfig(settings).get_int("node.id")
         self._node_ids = [-1 if node_id < 0 else node_id + place for place in range(number)]
-        self._listen = _in_turn("--listen", parse_address(listen), number)
-        self._advertise = _in_turn("--advertise", None if advertise is None else parse_address(advertise), number)
-        self._metrics = _in_turn(
-            "--metrics", None if metrics is None else parse_address(metrics, default_port=None), number
-        )
+        self._listen = _in_turn("--listen", LISTEN if given.listen is None else given.listen, number)
+        self._advertise = _in_turn("--advertise", given.advertise, number)
+        self._metrics = _in_turn("--metrics", given.metrics, number, default_port=None)
+        self._health = _in_turn("--health", given.health, number, default_port=None)
 
     @property
     def number(self) -> int:
@@ -87,20 +88,25 @@ class ProcessPlan:
 
     def command(self, place: int) -> list[str]:
         """What starts one of the processes."""
-        given = {
-            **self._options,
+        given = self._given
+        options = {
             "--data": str(self.data),
-            "--listen": str(self._listen[place]),
+            "--listen": self._listen[place],
             "--advertise": self._advertise[place],
+            "--durability": given.durability,
+            "--mapping": given.mapping,
+            "--brokers": given.brokers,
             "--metrics": self._metrics[place],
+            "--health": self._health[place],
+            "--log-level": given.log_level,
+            "--log-format": given.log_format,
+            "--config": given.settings.file,  # read by each: what is in it is not to be seen in a list of processes
         }
-        words = [f"{name}={value}" for name, value in given.items() if value is not None]
-        settings = {name: value for name, value in self._config.items() if name not in ("node.id", "broker.id")}
-        settings["node.id"] = str(self._node_ids[place])
-        return [
-            *self._python, "-m", "kclient", "gateway", *words,
-            *(f"--config={name}={value}" for name, value in settings.items()),
-        ]  # fmt: skip
+        words = [f"{name}={value}" for name, value in options.items() if value is not None]
+        settings = {**given.settings.of_the_line, "node.id": str(self._node_ids[place])}
+        settings.pop("broker.id", None)
+        words += [f"--config={name}={value}" for name, value in settings.items()]
+        return [*self._python, "-m", "kclient", "gateway", *words]
 
 
 def _runs_what_lies_here() -> bool:
@@ -111,10 +117,13 @@ def _runs_what_lies_here() -> bool:
         return False
 
 
-def _in_turn(option: str, first: Address | None, number: int) -> list[Address | None]:
+def _in_turn(
+    option: str, text: str | None, number: int, *, default_port: int | None = DEFAULT_PORT
+) -> list[Address | None]:
     """An address for each process."""
-    if first is None:
+    if text is None:
         return [None] * number
+    first = parse_address(text, default_port=default_port)
     if first.scheme != "tcp":
         raise UsageError(f"{option} is HOST:PORT where there are several processes, not {first}")
     if first.port and first.port + number - 1 > 65535:
@@ -122,28 +131,12 @@ def _in_turn(option: str, first: Address | None, number: int) -> list[Address | 
     return [replace(first, port=first.port + place if first.port else 0) for place in range(number)]
 
 
-def serve_processes(
-    number: int,
-    data: str,
-    listen: str,
-    advertise: str | None,
-    durability: str,
-    mapping: str,
-    brokers: int | None,
-    metrics: str | None,
-    config: dict[str, str],
-    log_level: str,
-) -> int:
+def serve_processes(number: int, options: GatewayOptions) -> int:
     """Run the gateways; returns the exit code: 0 after SIGTERM, 130 after Ctrl-C, 1 if one does not start."""
-    check_gateway(data, log_level, metrics)
-    options = {
-        "--durability": durability,
-        "--mapping": mapping,
-        "--brokers": None if brokers is None else str(brokers),
-        "--log-level": log_level,
-    }
-    plan = ProcessPlan(number, data_directory(data), listen, advertise, metrics, options, config)
-    return anyio.run(_Processes(plan).run, backend="asyncio")
+    options.check()
+    plan = ProcessPlan(number, options)
+    configure_logs(options.log_level, options.log_format)
+    return anyio.run(_Processes(plan, json=options.log_format == "json").run, backend="asyncio")
 
 
 class _Child:
@@ -153,6 +146,8 @@ class _Child:
         self.place = place
         self.name = str(place + 1)
         self.process: Process | None = None
+        self.listens = False
+        """Whether it has said so."""
         self.heard = time.monotonic()
         """When it has said the last time that it runs."""
         self.since = time.monotonic()
@@ -169,10 +164,13 @@ class _Processes:
 
     Args:
         plan: What they are.
+        json: Whether their logs are lines of JSON, and so what is told of them.
     """
 
-    def __init__(self, plan: ProcessPlan) -> None:
+    def __init__(self, plan: ProcessPlan, *, json: bool) -> None:
         self._plan = plan
+        self._json = json
+        self._manager = ServiceManager()
         self._children = [_Child(place) for place in range(plan.number)]
         self._lines: dict[int, str] = {}
         """What each has said when it was ready the first time."""
@@ -182,17 +180,23 @@ class _Processes:
 
     async def run(self) -> int:
         """Until a signal comes, or one does not start at first."""
-        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
             check_terminated()
             async with anyio.create_task_group() as tasks:
 
                 async def pass_on() -> None:
                     async for received in signals:
+                        if received == signal.SIGHUP:  # each reads its settings again
+                            for child in self._children:
+                                if child.listens:  # else it has just read them, and may not know the signal yet
+                                    child.kill(received)
+                            continue
                         if self._code is not None:  # a second one ends all at once
                             received = signal.SIGKILL
                         self._end(0 if received == signal.SIGTERM else 128 + received, received)
 
                 tasks.start_soon(pass_on)
+                tasks.start_soon(self._manager.keep_alive)
                 async with anyio.create_task_group() as children:
                     for child in self._children:
                         children.start_soon(self._keep, child)
@@ -204,6 +208,7 @@ class _Processes:
         """Have all processes end; their starts too."""
         if self._code is None:
             self._code = code
+            self._manager.stopping()
         self._ending.set()
         for child in self._children:
             child.kill(number)
@@ -222,12 +227,12 @@ class _Processes:
                 return
             if child.place not in self._lines:  # what is wrong at the start is wrong the next time too
                 if code <= 0:  # else it has said why itself
-                    _tell(child.name, f"this process {how}")
+                    self._tell(child.name, f"this process {how}")
                 self._end(code if code > 0 else FAILED)
                 return
             if time.monotonic() - began > _LONGEST_PAUSE_S:
                 pause = _FIRST_PAUSE_S
-            _tell(child.name, f"this process {how}: it is started again in {pause:g} s")
+            self._tell(child.name, f"this process {how}: it is started again in {pause:g} s")
             with anyio.move_on_after(pause):
                 await self._ending.wait()
             pause = min(2 * pause, _LONGEST_PAUSE_S)
@@ -237,7 +242,7 @@ class _Processes:
         ours, its = socket.socketpair()
         with ours:
             with its:
-                environment = {**os.environ, VARIABLE: str(its.fileno())}
+                environment = {**os.environ, VARIABLE: str(its.fileno()), PROCESS: child.name}
                 process = child.process = await anyio.open_process(
                     self._plan.command(child.place),
                     stdin=subprocess.DEVNULL,
@@ -245,7 +250,7 @@ class _Processes:
                     pass_fds=[its.fileno()],
                     start_new_session=True,  # Ctrl-C comes to this process, which passes it on
                 )
-            child.heard = time.monotonic()
+            child.heard, child.listens = time.monotonic(), False
             if self._ending.is_set():
                 child.kill(signal.SIGTERM)
             async with process, anyio.create_task_group() as tasks:
@@ -267,10 +272,13 @@ class _Processes:
             address, _, more = line.removeprefix(_LISTENS).partition(", data in ")
             self._plan.keep_address(child.place, parse_address(address.split(" ")[0]))
             ready = len(self._lines) == self._plan.number
-            self._lines[child.place] = f"{address}{_metrics_of(more)}"
+            child.listens = True
+            self._lines[child.place] = f"{address}{_more_of(more)}"
             if not ready and len(self._lines) == self._plan.number:
                 told = ", ".join(self._lines[place] for place in range(self._plan.number))
-                print(f"{_LISTENS}{told}, {self._plan.number} processes, data in {self._plan.data}", flush=True)  # noqa: T201
+                status = f"{told}, {self._plan.number} processes, data in {self._plan.data}"
+                print(f"{_LISTENS}{status}", flush=True)  # noqa: T201
+                self._manager.ready(f"listens on {status}")
 
     async def _read_log(self, child: _Child, process: Process, logged: anyio.Event) -> None:
         """Write its log with its number before each line."""
@@ -281,12 +289,12 @@ class _Processes:
             while True:
                 *lines, kept = (kept + await stderr.receive()).split(b"\n")
                 for line in lines:
-                    _tell(child.name, line.decode(errors="replace"))
+                    self._tell(child.name, line.decode(errors="replace"))
                 if len(kept) > _LINE:
-                    _tell(child.name, kept.decode(errors="replace"))
+                    self._tell(child.name, kept.decode(errors="replace"))
                     kept = b""
         if kept:
-            _tell(child.name, kept.decode(errors="replace"))
+            self._tell(child.name, kept.decode(errors="replace"))
         logged.set()
 
     async def _watch(self, child: _Child, tie: socket.socket) -> None:
@@ -298,21 +306,24 @@ class _Processes:
                 if tie.recv(4096):
                     child.heard = time.monotonic()
             if time.monotonic() - child.heard > _HANGS_S:
-                _tell(child.name, f"this process has not answered for {_HANGS_S:.0f} s, and is killed")
+                self._tell(child.name, f"this process has not answered for {_HANGS_S:.0f} s, and is killed")
                 child.kill(signal.SIGKILL)
                 return
 
+    def _tell(self, name: str, line: str) -> None:
+        """Write a line of a process, or about it, with its number."""
+        text = f"[{name}] {line}"
+        if self._json:  # what it logs has its number already; what else it writes does not
+            text = line if line.startswith("{") else json_line("error", "kclient.cli", line, process=int(name))
+        with suppress(OSError):
+            sys.stderr.write(f"{text}\n")
+            sys.stderr.flush()
 
-def _metrics_of(rest: str) -> str:
-    """What the line of a process says of its metrics."""
-    _, found, where = rest.strip().partition(", metrics at ")
-    return f" (metrics at {where})" if found else ""
 
-
-def _tell(name: str, line: str) -> None:
-    with suppress(OSError):
-        sys.stderr.write(f"[{name}] {line}\n")
-        sys.stderr.flush()
+def _more_of(rest: str) -> str:
+    """What the line of a process says of its metrics and its health."""
+    found = [part for part in rest.strip().split(", ") if part.startswith(("metrics at ", "health at "))]
+    return f" ({', '.join(found)})" if found else ""
 
 
 __all__: Sequence[str] = ["MOST", "ProcessPlan", "serve_processes"]

@@ -7,6 +7,7 @@ missing) the option parser is loaded, and says what is to be said.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 OPTIONS = (
     "--data",
@@ -16,9 +17,11 @@ OPTIONS = (
     "--mapping",
     "--brokers",
     "--metrics",
+    "--health",
     "--config",
     "-c",
     "--log-level",
+    "--log-format",
     "--processes",
     "--add-user",
     "--password-file",
@@ -52,20 +55,11 @@ def quick_gateway(words: list[str]) -> Callable[[], int] | None:
 
 
 def _serve(found: dict[str, list[str]]) -> int:
-    from kclient.cli.gateway import LISTEN, serve
-    from kclient.cli.settings import parse_config
+    from kclient.cli.gateway import serve
+    from kclient.cli.gateway_options import GatewayOptions, GatewaySettings
 
-    def one(name: str, default: str) -> str:
-        return found.get(name, [default])[0]
-
-    return serve(
-        found["--data"][0],
-        one("--listen", LISTEN),
-        found.get("--advertise", [None])[0],
-        one("--durability", "synced"),
-        one("--mapping", "domain"),
-        int(found["--brokers"][0]) if "--brokers" in found else None,
-        found.get("--metrics", [None])[0],
-        parse_config(found.get("--config")),
-        one("--log-level", "warning"),
-    )
+    given: dict[str, Any] = {name.removeprefix("--").replace("-", "_"): values[0] for name, values in found.items()}
+    given.pop("config", None)
+    brokers = given.pop("brokers", None)
+    settings = GatewaySettings(found.get("--config"))
+    return serve(GatewayOptions(**given, brokers=None if brokers is None else int(brokers), settings=settings))

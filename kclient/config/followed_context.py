@@ -61,6 +61,18 @@ class FollowedContext:
             self._renew()
         return self._context
 
+    def renew(self) -> str | None:
+        """Read the files again, changed or not.
+
+        Returns:
+            Why they cannot be used, so that the context stays; None if they can, or there are none.
+        """
+        if not self._files:
+            return None
+        self._stamp, self._told = self._look(), None
+        self._renew()
+        return None if self._told is None else self._told[0]
+
     def _renew(self) -> None:
         names = " and ".join(self._files)
         self._again = False

@@ -11,5 +11,6 @@ from kclient.gateway.gateway import Gateway as Gateway
 from kclient.gateway.metrics import GatewayMetric as GatewayMetric
 from kclient.gateway.metrics import MetricType as MetricType
 from kclient.gateway.metrics import Sample as Sample
+from kclient.gateway.reloading import Reloaded as Reloaded
 
-__all__ = ["Gateway", "GatewayMetric", "MetricType", "Sample"]
+__all__ = ["Gateway", "GatewayMetric", "MetricType", "Reloaded", "Sample"]

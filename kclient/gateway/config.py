@@ -17,16 +17,14 @@ from kclient.errors import ConfigError
 from kclient.gateway.setting import LONG_MAX, BrokerSetting, SettingType, Value, did_you_mean, secret_of_listener
 from kclient.gateway.settings import (
     BROKER_SETTINGS,
-    ELSEWHERE,
     GROUP_SETTINGS,
     GROUP_TYPES_WITH_SETTINGS,
     HTP_MAPPING,
     HTP_MIRROR,
     TOPIC_SETTINGS,
-    WITHOUT_EFFECT,
     bounds_of,
 )
-from kclient.gateway.settings_of_tls import OTHERS_OF_TLS
+from kclient.gateway.settings_of_brokers import ONLY_INSIDE, PLUGINS, REFUSED, WITHOUT_EFFECT, is_of_plugin
 from kclient.net.memory_budget import most_of_one
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.config")
@@ -74,6 +72,11 @@ class BrokerConfig:
         """Settings of single listeners (`listener.name.`), by their whole names; some are passwords."""
         self.secrets: dict[str, Secret] = {}
         """Those that are passwords or keys."""
+        self._without_effect: dict[str, str] = {}
+        """What was given and changes nothing, and why."""
+        self._unknown: list[str] = []
+        self._allotted = False
+        """Whether its number was not given."""
         self._dynamic: dict[str, str] = {}
         self._values: dict[str, Value] = {}
         if given is not None and not isinstance(given, Mapping):
@@ -87,6 +90,11 @@ class BrokerConfig:
                 self._take(name, value)
         except ConfigError as error:
             raise without_values(error, found.stands_for) from None
+        if self._unknown:
+            known = (*BROKER_SETTINGS, *WITHOUT_EFFECT, *REFUSED)
+            raise ConfigError(
+                "; ".join(f"unknown broker setting {shown(name)}{did_you_mean(name, known)}" for name in self._unknown)
+            )
         self._defaults: dict[str, str] = {}
         """Defaults that depend on what was given."""
         self._resolve()
@@ -156,19 +164,20 @@ class BrokerConfig:
             return
         if name not in BROKER_SETTINGS and "_" in name:
             name = name.replace("_", ".")
-        if name in WITHOUT_EFFECT:
-            logger.warning("the broker setting %s is accepted and has no effect on a gateway", name)
+        if name in REFUSED:
+            refusal = REFUSED[name]
+            if not refusal.harmless(_as_text(value) or ""):
+                raise ConfigError(f"the broker setting {name} is not taken here: {refusal.reason}")
             return
-        if name in OTHERS_OF_TLS:
-            logger.warning(
-                "the broker setting %s is accepted and has no effect on a gateway: %s", name, OTHERS_OF_TLS[name]
-            )
-            return
-        if name in ELSEWHERE:
-            raise ConfigError(f"the broker setting {name} is not taken here: {ELSEWHERE[name]}")
         setting = BROKER_SETTINGS.get(name)
         if setting is None:
-            raise ConfigError(f"unknown broker setting {shown(name)}{did_you_mean(name, BROKER_SETTINGS)}")
+            if name in WITHOUT_EFFECT:
+                self._without_effect[name] = WITHOUT_EFFECT[name]
+            elif is_of_plugin(name):
+                self._without_effect[name] = PLUGINS
+            else:
+                self._unknown.append(name)
+            return
         if isinstance(setting.kind, Password):
             self._take_secret(name, setting.kind, value)
             return
@@ -178,6 +187,17 @@ class BrokerConfig:
             self._static[name] = text
             if name == "broker.id" and text != "-1":  # its name before KRaft
                 self._static.setdefault("node.id", text)
+
+    def tell_without_effect(self) -> None:
+        """Tell the log of what was given and changes nothing: in a line for each level, reasons with the names."""
+        for level, reasons in ((logging.WARNING, False), (logging.INFO, True)):
+            told: dict[str, list[str]] = {}
+            for name, reason in self._without_effect.items():
+                if (reason in ONLY_INSIDE) is reasons:
+                    told.setdefault(reason, []).append(name)
+            if told:
+                text = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in told.items())
+                logger.log(level, "broker settings without effect on a gateway: %s", text)
 
     def _take_secret(self, name: str, kind: Password, value: Any) -> None:
         """Keep it apart from what is shown; no error shows it either."""
@@ -194,6 +214,7 @@ class BrokerConfig:
 
     def allotted(self, node_id: int) -> None:
         """The gateway has got this number, because none was given."""
+        self._allotted = True
         self._static["node.id"] = str(node_id)
         self._resolve()
 
@@ -205,6 +226,42 @@ class BrokerConfig:
     def set_dynamic(self, values: Mapping[str, str]) -> None:
         """Replace what AlterConfigs has set; the values were checked before."""
         self._dynamic = dict(values)
+        self._resolve()
+
+    def differences(self, other: BrokerConfig) -> list[str]:
+        """The names of settings for which something else was given there, passwords and those of listeners too."""
+        mine, theirs = self._all_given(), other._all_given()
+        return sorted(name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name))
+
+    def _all_given(self) -> dict[str, str]:
+        secrets = {**self.secrets, **self.of_listeners}
+        found = {**self._static, **{name: secret.reveal() for name, secret in secrets.items()}}
+        if self._allotted:
+            found["node.id"] = "-1"
+        return found
+
+    def given_anew(self, values: Mapping[str, str | None]) -> BrokerConfig:
+        """The settings as they would be if these had been given at the start; None for what had not.
+
+        Raises:
+            ConfigError: They do not go together.
+        """
+        other = copy(self)
+        other._values = dict(self._values)
+        other._static = dict(self._static)
+        other.take_given(values)
+        other._check_session_timeouts()
+        other._check_groups()
+        other._check_topics()
+        return other
+
+    def take_given(self, values: Mapping[str, str | None]) -> None:
+        """Have these given in place of what was given at the start; they were checked before."""
+        for name, text in values.items():
+            if text is None:
+                self._static.pop(name, None)
+            else:
+                self._static[name] = text
         self._resolve()
 
     def altered(self, values: Mapping[str, str]) -> BrokerConfig:

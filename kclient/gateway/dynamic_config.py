@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
 from kclient.errors import ConfigError, InvalidConfigurationError, InvalidRequestError, KafkaError
+from kclient.gateway.config import BrokerConfig
 from kclient.gateway.connection_quota import SETTINGS, LimitSettings, connection_quota
+from kclient.gateway.reloading import Reloaded
 from kclient.gateway.rows.broker import decode_settings, encode_settings
 from kclient.gateway.rows.keys import SETTINGS as SETTINGS_KEY
 from kclient.gateway.settings import BROKER_SETTINGS
@@ -17,7 +19,6 @@ from kclient.gateway.settings_of_tls import BROKER_SETTINGS_OF_TLS
 from kclient.htp.errors import ConflictError
 
 if TYPE_CHECKING:
-    from kclient.gateway.config import BrokerConfig
     from kclient.gateway.ownership import HeldLease
     from kclient.gateway.shields import Shields
     from kclient.htp.port import Change, Manager, Versioned
@@ -29,6 +30,7 @@ READ_ONLY: Final = frozenset(
         "advertised.listeners", "allow.everyone.if.no.acl.found", "authorizer.class.name", "broker.id", "broker.rack",
         "connection.failed.authentication.delay.ms",
         "connections.max.idle.ms", "connections.max.memory.bytes", "connections.max.reauth.ms",
+        "controller.listener.names",
         "listener.security.protocol.map", "listeners", "log.cleaner.enable", "log.dir.min.free.bytes", "log.dirs",
         "max.incremental.fetch.session.cache.slots", "node.id", "offsets.topic.num.partitions",
         "producer.id.cache.size", "queued.max.request.bytes", "queued.max.requests", "sasl.enabled.mechanisms",
@@ -184,6 +186,36 @@ class DynamicConfig:
                     logger.info("another gateway has changed broker settings meanwhile: %s", error)
                     await self._catch_up()
         logger.info("broker settings changed: %s", ", ".join(f"{name}={text}" for name, text in values.items()))
+
+    async def reload(self, given: Mapping[str, Any]) -> Reloaded:
+        """Take over what is given by now in place of what was given at the start; the store is told nothing.
+
+        Args:
+            given: All settings, by their names.
+
+        Returns:
+            What was changed, and what was not.
+
+        Raises:
+            ConfigError: They are wrong, or do not go together with one another or with what AlterConfigs has set.
+        """
+        other = BrokerConfig(given)
+        async with self._changing:
+            names = self._config.differences(other)
+            changed = {name: other.given(name) for name in names if name in BROKER_SETTINGS and name not in READ_ONLY}
+            config = self._config.given_anew(changed)
+            if not set(SETTINGS).isdisjoint(changed):
+                (await connection_quota(LimitSettings.of(config))).check({})
+            with self._shields.shield():
+                self._config.take_given(changed)
+                if changed:
+                    await self._tell()
+        altered = tuple(name for name in changed if name in self._config.dynamic)
+        return Reloaded(
+            changed=tuple(name for name in changed if name not in altered),
+            altered=altered,
+            restart=tuple(name for name in names if name not in changed),
+        )
 
     async def _alter(self, values: Mapping[str, str], names: Collection[str]) -> None:
         ignored = {name: text for name, text in self._ignored.items() if name not in names}

@@ -11,8 +11,9 @@ from typing import Any, Final, ParamSpec, Self
 from weakref import WeakMethod
 
 import anyio
+import anyio.to_thread
 
-from kclient.arguments import check_timeout
+from kclient.arguments import check_timeout, shown
 from kclient.concurrency import Completion, LoopHandle, Supervisor, TaskHandle, thread_to_the_end, to_the_end
 from kclient.errors import ClosedError, ConfigError, IllegalStateError
 from kclient.gateway.assembly import Assembly, assemble
@@ -21,15 +22,25 @@ from kclient.gateway.connection_quota import LimitSettings, QuotaKeeper, connect
 from kclient.gateway.contexts import Advertised
 from kclient.gateway.gateway_metrics import gateway_metrics
 from kclient.gateway.handlers.log_dirs import log_dir_of
+from kclient.gateway.health import GatewayHealth
 from kclient.gateway.identity import Identity, cluster_id_of
+from kclient.gateway.kafka_metrics import KafkaMetrics
 from kclient.gateway.leadership import AssignedLeadership
 from kclient.gateway.listening import advertised, listen, listen_as
 from kclient.gateway.local import Presence, local_address, store_of
 from kclient.gateway.mapping import mapping_for
 from kclient.gateway.membership import ClusterView
 from kclient.gateway.metrics import GatewayMetric, MetricRegistry
-from kclient.gateway.metrics_server import MetricsServer, check_prometheus
+from kclient.gateway.metrics_server import (
+    METRICS_PATH,
+    MetricsPage,
+    Pages,
+    PageServer,
+    check_prometheus,
+    health_pages,
+)
 from kclient.gateway.participation import Participation
+from kclient.gateway.reloading import Reloaded
 from kclient.gateway.rows.gateways import Endpoint
 from kclient.gateway.security.authorizers import authorizer_of
 from kclient.gateway.security.listeners import listeners_of
@@ -42,6 +53,7 @@ from kclient.htp.port import LentStore, Store, StoreOnDisk
 from kclient.memory_ledger import MemoryPart, process_memory
 from kclient.net.address import Address, parse_address
 from kclient.net.connection_limits import ConnectionQuota
+from kclient.net.fair_queue import Flow
 from kclient.net.server import Server, ServerSettings
 from kclient.net.streams import ByteStream
 from kclient.unclosed import finalizer, warn_unclosed
@@ -105,6 +117,7 @@ class Gateway:
         self._mapping = mapping_for(mapping)
         self._listeners = listeners_of(self._config)
         self._authorizer = authorizer_of(self._config)
+        self._config.tell_without_effect()
         if self._listeners and (listen not in (None, LISTEN) or advertise is not None):
             raise ConfigError(
                 "the setting listeners takes the place of listen and advertise (--listen, --advertise): give the "
@@ -123,9 +136,10 @@ class Gateway:
         self._supervisor = Supervisor("gateway", on_failure=_weakly(self._failed))
         self._parts: Assembly | None = None
         self._server: Server | None = None
-        self._metrics_server: MetricsServer | None = None
         self._expects_metrics = False
         """Whether metrics will be served, which `serve_metrics` has not heard of yet."""
+        self._pages: dict[str, PageServer] = {}
+        """What serves metrics, and what serves health alone, by which of them it is."""
         self._memory: MemoryPart | None = None
         """What it holds, of what all of the process may."""
         self._bound: Advertised | None = None
@@ -286,7 +300,10 @@ class Gateway:
         return self._registry().collect()
 
     async def serve_metrics(self, address: str) -> Address:
-        """Serve the metrics over HTTP, in Prometheus' text format: `GET /metrics`. Returns where.
+        """Serve the metrics over HTTP, in Prometheus' text format: `GET /metrics`; and health. Returns where.
+
+        Beside those of `metrics` these are metrics of topics, partitions and groups under the names of kafka_exporter
+        and of Kafka's brokers. With them, `/healthz` and `/readyz` are answered as `serve_health` says.
 
         From then on clients may push theirs (KIP-714), which are served with them; see `expect_metrics`.
 
@@ -301,15 +318,7 @@ class Gateway:
             OSError: The address cannot be bound; the text says why.
             ClosedError: The gateway is not running.
         """
-        found = parse_address(address, default_port=None)
-        if found.scheme != "tcp":
-            raise ConfigError(f"metrics are served at host:port, not at {address}")
-        registry = self._registry()
-        if self._metrics_server is None:
-            self._metrics_server = MetricsServer(
-                registry.steps, self._supervisor.spawn, self.parts.queue, more=self._pushed_metrics
-            )
-        at = await self._metrics_server.listen(found)
+        at = await self._serve_pages("metrics", address, self._metrics_pages)
         self.parts.telemetry.offered = True
         return at
 
@@ -328,9 +337,68 @@ class Gateway:
         check_prometheus()
         self._expects_metrics = True
 
-    def _pushed_metrics(self) -> Callable[[], bytes]:
+    async def serve_health(self, address: str) -> Address:
+        """Answer over HTTP whether the gateway is well: `GET /healthz` and `/readyz`. Returns where.
+
+        Both answer 200, or 503 with the reasons as JSON. `/healthz` says whether the gateway has failed, so that only a
+        restart helps. `/readyz` says whether clients are served at this moment: the store answers, the lease is held,
+        there is space for producers, the gateway listens, and is not being closed.
+
+        Whoever reaches the address may read it; nothing is encrypted, and nobody authenticated.
+
+        Args:
+            address: `host:port`, with port 0 for any free one.
+
+        Raises:
+            ConfigError: It is no such address.
+            OSError: The address cannot be bound; the text says why.
+            ClosedError: The gateway is not running.
+        """
+        return await self._serve_pages("health", address, self._health_pages)
+
+    async def _serve_pages(self, what: str, address: str, pages: Callable[[], Pages]) -> Address:
+        found = parse_address(address, default_port=None)
+        if found.scheme != "tcp":
+            raise ConfigError(f"{what} can be served at host:port, not at {address}")
+        self._running()
+        if what not in self._pages:
+            self._pages[what] = PageServer(pages(), self._supervisor.spawn)
+        return await self._pages[what].listen(found)
+
+    def _health_pages(self) -> Pages:
+        parts, store = self.parts, self._store
+        return health_pages(
+            GatewayHealth(
+                failure=lambda: self.failure,
+                closing=lambda: self._close_asked,
+                listening=lambda: self._server is not None and bool(self._server.listeners),
+                lease=parts.lease,
+                manager=parts.manager,
+                space=store.space if isinstance(store, StoreOnDisk) else None,
+                clock=parts.clock,
+            )
+        )
+
+    def _metrics_pages(self) -> Pages:
         parts = self.parts
-        return parts.telemetry.pushed.exposition(parts.clock.now())
+        kafka = KafkaMetrics(
+            node_id=parts.identity.node_id,
+            topics=parts.topics,
+            leadership=parts.leadership,
+            groups=parts.groups.table.groups,
+            ends=parts.peers,
+            gateways=lambda: len(parts.cluster.others) + 1,
+            requests=parts.requests.by_name,
+            enabled=self._config.live_bool("metrics.partitions.enable"),
+        )
+
+        async def others(flow: Flow) -> bytearray:
+            text = await kafka.text(flow)
+            text += await anyio.to_thread.run_sync(parts.telemetry.pushed.exposition(parts.clock.now()))
+            return text
+
+        page = MetricsPage(self._registry().steps, others, parts.queue)
+        return {METRICS_PATH: page.page, **self._health_pages()}
 
     def _registry(self) -> MetricRegistry:
         self._running()
@@ -342,7 +410,7 @@ class Gateway:
             shared=parts.shared,
             memory=self._memory,
             connections=lambda: self.connections,
-            requests=lambda: parts.requests.count,
+            requests=lambda: sum(parts.requests.counts.values()),
             space=store.space if isinstance(store, StoreOnDisk) else None,
             cleaner=parts.cleaner,
             telemetry=parts.telemetry,
@@ -357,8 +425,37 @@ class Gateway:
         """In a forked child: close the descriptors that it inherited; the gateway stays the parent's."""
         if self._server is not None:
             self._server.abandon()
-        if self._metrics_server is not None:
-            self._metrics_server.abandon()
+        for pages in self._pages.values():
+            pages.abandon()
+
+    async def reload(self, config: Mapping[str, Any] | None = None) -> Reloaded:
+        """Take over settings and certificates that have changed, without a restart.
+
+        Certificates are read from their files again, changed or not. A setting that AlterConfigs has set stays as that
+        says, and one that only a restart changes stays as it is; the report names both. Connections go on.
+
+        Args:
+            config: Kafka's broker settings by their names, all of them, as at the start: what was given then and is not
+                any more has its default again. None leaves them as they are.
+
+        Returns:
+            What has changed, and what has not, and why.
+
+        Raises:
+            ConfigError: It is no mapping.
+            ClosedError: The gateway is not running.
+            HtpError: The store failed, while topics took settings over.
+        """
+        if config is not None and not isinstance(config, Mapping):
+            raise ConfigError(f"broker settings are a mapping from their names, not {shown(config)}")
+        self._running()
+        certificates = {each.name: await each.tls.renew() for each in self._listeners if each.tls is not None}
+        if config is None:
+            return Reloaded(certificates=certificates)
+        try:
+            return (await self.parts.dynamic.reload(config))._replace(certificates=certificates)
+        except ConfigError as error:
+            return Reloaded(certificates=certificates, refused=str(error))
 
     async def apply_retention(self) -> int:
         """Apply retention by time and size now; returns how many partitions lost records."""

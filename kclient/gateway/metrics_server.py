@@ -1,4 +1,6 @@
-"""Metrics over HTTP, in Prometheus' text format: `GET /metrics`, one request for each connection.
+"""Metrics and health over HTTP: `GET /metrics`, in Prometheus' text format, `/healthz` and `/readyz`, as JSON.
+
+One request is answered for each connection.
 
 Whoever asks may be slow, or mean no good: connections are few, each ends within seconds, and the oldest makes room for
 a new one. What is sent is made once a second at most, in steps and in a thread, so that clients do not wait for it.
@@ -10,8 +12,9 @@ import contextlib
 import importlib.util
 import logging
 import socket
-from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Final
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import anyio
 import anyio.to_thread
@@ -25,11 +28,12 @@ from kclient.net.listeners import bind_all, close_all
 
 if TYPE_CHECKING:
     from kclient.concurrency import TaskHandle
-    from kclient.net.fair_queue import FairQueue
+    from kclient.gateway.health import GatewayHealth, HealthReport
+    from kclient.net.fair_queue import FairQueue, Flow
 
 logger: logging.Logger = logging.getLogger("kclient.gateway")
 
-_PATH: Final = "/metrics"
+METRICS_PATH: Final = "/metrics"
 _MOST: Final = 16
 """Connections at a time."""
 _SECONDS: Final = 10.0
@@ -39,6 +43,7 @@ _FRESH_S: Final = 1.0
 _LONGEST: Final = 8192
 """Bytes of a request."""
 _AT_ONCE: Final = 1 << 16
+_OK: Final = "200 OK"
 _BACKLOG: Final = 16
 _AGAIN_S: Final = 1.0
 """Until connections are accepted again that the system refused."""
@@ -72,14 +77,27 @@ def exposition(metrics: list[GatewayMetric]) -> tuple[str, bytes]:
     return CONTENT_TYPE_LATEST, generate_latest(registry)
 
 
-class MetricsServer:
-    """Serves the metrics of one gateway.
+class Page(NamedTuple):
+    """What is answered to a request."""
+
+    status: str
+    """As `200 OK`."""
+    kind: str
+    """Of its content."""
+    body: bytes
+
+
+Pages = Mapping[str, Callable[[], Awaitable[Page]]]
+"""By path, what makes the page that is there."""
+
+
+class MetricsPage:
+    """The metrics of one gateway as a page, made once a second at most.
 
     Args:
         steps: Finds them out, see `MetricRegistry.steps`.
-        spawn: Starts a task of the gateway; what these tasks use is closed with them.
+        more: Writes further ones, in Prometheus' text format, in the turns of a flow.
         queue: Shares the event loop with clients.
-        more: Called in the event loop; makes, in a thread, lines that follow.
 
     Raises:
         MissingExtraError: prometheus_client is not installed.
@@ -88,21 +106,62 @@ class MetricsServer:
     def __init__(
         self,
         steps: Callable[[], Generator[None, None, list[GatewayMetric]]],
-        spawn: Callable[..., TaskHandle],
+        more: Callable[[Flow], Awaitable[bytearray]],
         queue: FairQueue,
-        more: Callable[[], Callable[[], bytes]] = lambda: bytes,
     ) -> None:
         check_prometheus()
         self._steps = steps
-        self._spawn = spawn
-        self._queue = queue
         self._more = more
+        self._queue = queue
+        self._making = anyio.Lock()
+        self._made: Page | None = None
+        self._made_at = float("-inf")
+
+    async def page(self) -> Page:
+        """The page as it is now, or was less than a second ago."""
+        async with self._making:
+            if self._made is None or anyio.current_time() - self._made_at >= _FRESH_S:
+                self._made = None
+                kind, body = await anyio.to_thread.run_sync(exposition, await self._collected())
+                self._made = Page(_OK, kind, bytes(body + await self._more(self._queue.flow())))
+                self._made_at = anyio.current_time()
+            return self._made
+
+    async def _collected(self) -> list[GatewayMetric]:
+        steps, pace = self._steps(), Pace(self._queue.flow())
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                return list(end.value)
+            if pace.over:
+                await pace.pause()
+
+
+def health_pages(health: GatewayHealth) -> Pages:
+    """The pages of a gateway's health: 200, or 503 where something is wrong, with the reasons as JSON."""
+
+    async def page(report: Callable[[], Awaitable[HealthReport]]) -> Page:
+        found = await report()
+        return Page(_OK if found.healthy else "503 Service Unavailable", "application/json", found.json())
+
+    return {"/healthz": partial(page, health.alive), "/readyz": partial(page, health.ready)}
+
+
+class PageServer:
+    """Serves pages over HTTP.
+
+    Args:
+        pages: What is served.
+        spawn: Starts a task of the gateway; what these tasks use is closed with them.
+    """
+
+    def __init__(self, pages: Pages, spawn: Callable[..., TaskHandle]) -> None:
+        self._pages = pages
+        self._spawn = spawn
         self._listening: list[socket.socket] = []
         self._open: dict[TaskHandle, socket.socket] = {}
         """Connections, the oldest first."""
-        self._making = anyio.Lock()
-        self._made: tuple[str, bytes] = "", b""
-        self._made_at = float("-inf")
 
     async def listen(self, address: Address) -> Address:
         """Serve at one more address, whose port 0 stands for any free one; returns where.
@@ -120,7 +179,7 @@ class MetricsServer:
         except (OSError, UnicodeError) as error:
             raise not_bound(address, error) from error
         for sock in sockets:
-            task = self._spawn(self._accept, sock, name=f"metrics on {address}")
+            task = self._spawn(self._accept, sock, name=f"metrics and health on {address}")
             task.on_done(lambda _, sock=sock: sock.close())  # type: ignore[misc]
         self._listening += sockets
         return Address(address.host, sockets[0].getsockname()[1])
@@ -137,7 +196,7 @@ class MetricsServer:
             except (BlockingIOError, ConnectionError):
                 continue  # the client has gone already
             except OSError as error:
-                logger.error("no metrics are served for a moment: %s", error)
+                logger.error("no metrics and no health are served for a moment: %s", error)
                 await anyio.sleep(_AGAIN_S)
                 continue
             sock.setblocking(False)
@@ -172,11 +231,11 @@ class MetricsServer:
                 if head is not None:
                     await _sent(sock, await self._answer(head))
         except OSError as error:
-            logger.debug("a connection that asked for metrics broke: %s", error)
+            logger.debug("a connection that asked for a page broke: %s", error)
         except ClosedError as error:
             logger.debug("metrics are told no more: %s", error)
         except Exception:
-            logger.exception("metrics cannot be told")
+            logger.exception("metrics cannot be told, or health")
 
     async def _answer(self, head: bytes) -> bytes:
         """The response to a request; bodies that come with it are not read."""
@@ -185,28 +244,11 @@ class MetricsServer:
             return _response("400 Bad Request", body=b"This is HTTP/1.1, and that was no request.\n")
         if method not in (b"GET", b"HEAD"):
             return _response("405 Method Not Allowed", "Allow: GET, HEAD\r\n", b"Ask with GET.\n")
-        if target.split(b"?", 1)[0].decode("latin-1") != _PATH:
-            return _response("404 Not Found", body=f"Metrics are at {_PATH}.\n".encode())
-        kind, body = await self._current()
-        return _response("200 OK", kind=kind, body=body, head_only=method == b"HEAD")
-
-    async def _current(self) -> tuple[str, bytes]:
-        async with self._making:
-            if anyio.current_time() - self._made_at >= _FRESH_S:
-                kind, lines = await anyio.to_thread.run_sync(exposition, await self._collected())
-                self._made = kind, lines + await anyio.to_thread.run_sync(self._more())
-                self._made_at = anyio.current_time()
-            return self._made
-
-    async def _collected(self) -> list[GatewayMetric]:
-        steps, pace = self._steps(), Pace(self._queue.flow())
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                return list(end.value)
-            if pace.over:
-                await pace.pause()
+        page = self._pages.get(target.split(b"?", 1)[0].decode("latin-1"))
+        if page is None:
+            return _response("404 Not Found", body=f"There is {', '.join(self._pages)}.\n".encode())
+        found = await page()
+        return _response(found.status, kind=found.kind, body=found.body, head_only=method == b"HEAD")
 
 
 async def _received(sock: socket.socket) -> bytes | None:

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 
     from kclient.gateway.append_memory import BrokerAppends
     from kclient.gateway.log_transactions import Verification
+    from kclient.gateway.topic_traffic import TopicTraffic
     from kclient.gateway.unit import Unit
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.log")
@@ -71,7 +72,7 @@ class Partition(StoredPartition):
 
     __slots__ = (
         "_end_unknown", "_full_at", "_held", "_laid_out", "_passed_by", "_pending", "_sending", "_undecided", "_unsent",
-        "_wall_ms", "appends", "checkpoints", "config", "direct", "place", "unit",
+        "_wall_ms", "appends", "checkpoints", "config", "direct", "place", "traffic", "unit",
     )  # fmt: skip
 
     def __init__(
@@ -84,9 +85,12 @@ class Partition(StoredPartition):
         unit: Unit,
         leader_epoch: int,
         around: Surroundings,
+        traffic: TopicTraffic,
     ) -> None:
         super().__init__(name, topic_id, index, PartitionLog(leader_epoch, producers=around.producers), around)
         self.config: TopicConfig = config
+        self.traffic: TopicTraffic = traffic
+        """What has gone into its topic and out of it."""
         self.place: Place = place
         self.appends: BrokerAppends = around.appends.of(place.broker)
         """What those take that wait for syncs of its broker."""
@@ -428,6 +432,9 @@ class Partition(StoredPartition):
         else:
             restamp(batch, base_offset=found.base_offset, partition_leader_epoch=epoch, log_append_time=found.timestamp)
             found.crc = read_header(batch).crc
+        traffic = self.traffic
+        traffic.records_in += header.count
+        traffic.bytes_in += len(batch)
         self._send(found, batch)
         return found
 

@@ -134,7 +134,15 @@ class PartitionTable:
                 return None
             unit, epoch = self._leadership.unit(record, index), self._leadership.leader(record, index).epoch
             found = record.logs[index] = Partition(
-                record.name, record.topic_id, index, record.config, record.places[index], unit, epoch, self._around
+                record.name,
+                record.topic_id,
+                index,
+                record.config,
+                record.places[index],
+                unit,
+                epoch,
+                self._around,
+                record.traffic,
             )
         return found
 

@@ -54,11 +54,15 @@ class RequestServer:
         self._table = table
         self._lease = lease
         self._clock = clock
-        self.count: int = 0
-        """Requests that have come."""
+        self.counts: dict[int, int] = dict.fromkeys(table.handlers, 0)
+        """Requests that have come, by the number of their API."""
         self._extra = identity.log_fields()
 
     # What the network calls
+
+    def by_name(self) -> dict[str, int]:
+        """Requests that have come, by the name of their API; without those that nobody has asked for."""
+        return {ApiKey(key).message_name: count for key, count in self.counts.items() if count}
 
     def connected(self, connection: ServerConnection) -> None:
         """A connection begins: it keeps what its listener advertises."""
@@ -88,12 +92,12 @@ class RequestServer:
 
     def begin(self, frame: memoryview, connection: ServerConnection) -> Answer:
         """Begin one request. Raises `ProtocolError` for bytes that are not a request of a version served here."""
-        self.count += 1
         size = len(frame)
         header, position = decode_request_header(frame) if size <= _LONGEST_HEADER else _read_header(frame)
         key, version, correlation_id, client_id = header
         table = self._table
         handler = table.handlers.get(key) or self._unknown(header)
+        self.counts[key] += 1
         place = connection.beginning
         assert place is not None
         context = RequestContext(key, version, correlation_id, client_id, connection.context, place)

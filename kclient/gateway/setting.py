@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -97,6 +97,24 @@ class RetentionTime(Number):
 
 
 @dataclass(frozen=True)
+class GzipLevel(Number):
+    """A level of gzip, or -1 for its default."""
+
+    low: int = -1
+    high: int = 9
+
+    @property
+    def text(self) -> str:
+        return "1 to 9, or -1"
+
+    def parse(self, value: Any) -> int:
+        number = super().parse(value)
+        if not number:
+            raise ValueError(self.text)
+        return number
+
+
+@dataclass(frozen=True)
 class AuthorizerClass(Kind):
     """Who decides what clients may do: nobody, or access control lists, by either of their names."""
 
@@ -171,7 +189,7 @@ def secret_of_listener(value: object) -> Secret:
     return Secret(str(value))
 
 
-def did_you_mean(name: str, table: Mapping[str, BrokerSetting]) -> str:
+def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The end of an error message that suggests the setting most like `name`; empty without one."""
-    close = nearest(name, tuple(table))
+    close = nearest(name, tuple(known))
     return f"; did you mean {close}?" if close else ""

@@ -14,6 +14,7 @@ from kclient.gateway.setting import (
     LONG_MAX,
     AuthorizerClass,
     BrokerSetting,
+    GzipLevel,
     HostLimits,
     Principals,
     RetentionTime,
@@ -21,7 +22,7 @@ from kclient.gateway.setting import (
 from kclient.gateway.settings_of_shares import BROKER_SETTINGS_OF_SHARES, GROUP_SETTINGS_OF_SHARES
 from kclient.gateway.settings_of_streams import BOUNDS_OF_STREAMS, BROKER_SETTINGS_OF_STREAMS, GROUP_SETTINGS_OF_STREAMS
 from kclient.gateway.settings_of_telemetry import BROKER_SETTINGS_OF_TELEMETRY
-from kclient.gateway.settings_of_tls import BROKER_SETTINGS_OF_TLS, REFUSED_OF_TLS
+from kclient.gateway.settings_of_tls import BROKER_SETTINGS_OF_TLS
 from kclient.net.sasl.scram import SCRAM_MECHANISMS
 from kclient.records.bounds import INT16_MAX
 
@@ -53,7 +54,7 @@ TOPIC_SETTINGS: Final[Mapping[str, BrokerSetting]] = _table(
     ),
     BrokerSetting(
         "compression.gzip.level",
-        Number(-1, 9),
+        GzipLevel(),
         "-1",
         "Level of gzip when compression.type is gzip.",
         synonyms=_same("compression.gzip.level"),
@@ -267,7 +268,7 @@ BROKER_SETTINGS: Final[Mapping[str, BrokerSetting]] = _table(
     ),
     BrokerSetting("broker.id", Number(-1), "-1", "The same as node.id."),
     BrokerSetting("broker.rack", _S, None, "The rack that Metadata tells."),
-    BrokerSetting("compression.gzip.level", Number(-1, 9), "-1", "Default of the topic setting."),
+    BrokerSetting("compression.gzip.level", GzipLevel(), "-1", "Default of the topic setting."),
     BrokerSetting("compression.lz4.level", Number(1, 17), "9", "Default of the topic setting."),
     BrokerSetting("compression.type", Choice(_CODECS, exact=True), "producer", "Default of the topic setting."),
     BrokerSetting("compression.zstd.level", Number(-131072, 22), "3", "Default of the topic setting."),
@@ -300,6 +301,13 @@ BROKER_SETTINGS: Final[Mapping[str, BrokerSetting]] = _table(
         "0",
         "How long a login counts before the client has to log in again (KIP-368); 0: as long as the connection. "
         "`listener.name.NAME.connections.max.reauth.ms` is that of one listener.",
+    ),
+    BrokerSetting(
+        "controller.listener.names",
+        _LI,
+        None,
+        "Listeners that are for controllers, which gateways do not have: those of `listeners` that are named here are "
+        "left out, and so are their settings.",
     ),
     BrokerSetting(
         "default.replication.factor", Number(1, INT16_MAX), "1", "The replication factor that auto-created topics show."
@@ -469,6 +477,13 @@ BROKER_SETTINGS: Final[Mapping[str, BrokerSetting]] = _table(
         "Largest size of a batch's records after "
         "decompression, where the gateway has to look into them: another compression.type, searches by "
         "time. Not a setting of Kafka's.",
+    ),
+    BrokerSetting(
+        "metrics.partitions.enable",
+        _B,
+        "true",
+        "Whether metrics are served of each partition, topic and group, under the names of kafka_exporter, beside "
+        "those of the gateway. Not a setting of Kafka's.",
     ),
     BrokerSetting("min.insync.replicas", Number(1), "1", "Default of the topic setting."),
     BrokerSetting("node.id", Number(-1), "1", "The number of this gateway in Metadata; -1: the store allots one."),
@@ -657,45 +672,3 @@ def bounds_of(name: str) -> tuple[str | None, str | None]:
         return BOUNDS_OF_STREAMS[name]
     _, kind, part = name.split(".", 2)
     return f"group.{kind}.min.{part}", f"group.{kind}.max.{part}"
-
-
-WITHOUT_EFFECT: Final = (
-    "auto.leader.rebalance.enable",
-    "background.threads",
-    "broker.heartbeat.interval.ms",
-    "broker.session.timeout.ms",
-    "controlled.shutdown.enable",
-    "controller.listener.names",
-    "controller.quorum.bootstrap.servers",
-    "controller.quorum.voters",
-    "early.start.listeners",
-    "group.coordinator.threads",
-    "inter.broker.listener.name",
-    "log.cleaner.threads",
-    "log.dir",
-    "num.io.threads",
-    "num.network.threads",
-    "num.recovery.threads.per.data.dir",
-    "num.replica.fetchers",
-    "offsets.topic.replication.factor",
-    "process.roles",
-    "replica.fetch.max.bytes",
-    "replica.lag.time.max.ms",
-    "share.coordinator.state.topic.min.isr",
-    "share.coordinator.state.topic.replication.factor",
-    "socket.receive.buffer.bytes",
-    "socket.send.buffer.bytes",
-    "transaction.abort.timed.out.transaction.cleanup.interval.ms",
-    "transaction.state.log.load.buffer.size",
-    "transaction.state.log.min.isr",
-    "transaction.state.log.replication.factor",
-    "transaction.state.log.segment.bytes",
-)
-"""Settings of a Kafka broker that people paste along: accepted with a log line, without effect here."""
-
-
-ELSEWHERE: Final[Mapping[str, str]] = {
-    "log.dirs": "give the directory as htp='embedded:DIR' (--data)",
-    **REFUSED_OF_TLS,
-}
-"""Broker settings that are not taken: the gateway takes what they say from elsewhere, or not at all; and what to do."""

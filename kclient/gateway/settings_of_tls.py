@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 from kclient.config.setting import Choice, List, Password, Text
@@ -85,21 +84,3 @@ BROKER_SETTINGS_OF_TLS: Final = (
     ),
     BrokerSetting("ssl.truststore.type", Text(), "PEM", f"Format of the trust store: {_PEM}"),
 )
-
-OTHERS_OF_TLS: Final[Mapping[str, str]] = {
-    "security.inter.broker.protocol": "gateways of one store do not call one another by their listeners",
-    "ssl.allow.dn.changes": "whoever may write the key store's file may change the name in it",
-    "ssl.allow.san.changes": "whoever may write the key store's file may change the names in it",
-    "ssl.endpoint.identification.algorithm": "names are for clients to look at, and gateways are none of one another",
-    "ssl.keymanager.algorithm": "it chooses among Java's implementations, and OpenSSL does their work here",
-    "ssl.secure.random.implementation": "it chooses among Java's implementations, and OpenSSL does their work here",
-    "ssl.trustmanager.algorithm": "it chooses among Java's implementations, and OpenSSL does their work here",
-}
-"""Settings of a Kafka broker that mean nothing here, and why: accepted with a line in the log."""
-
-REFUSED_OF_TLS: Final[Mapping[str, str]] = {
-    "principal.builder.class": "it is a class of Java's; ssl.principal.mapping.rules says who a certificate stands for",
-    "ssl.engine.factory.class": "it is a class of Java's; give keys and certificates by the other ssl. settings",
-    "ssl.provider": "it is a provider of Java's, and OpenSSL does its work here: leave it out",
-}
-"""Settings of a Kafka broker that would change who gets in, and what to do instead."""

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from kclient.gateway import Gateway as AsyncGateway
-from kclient.gateway import GatewayMetric
+from kclient.gateway import GatewayMetric, Reloaded
 from kclient.gateway.gateway import DRAIN_S
 from kclient.htp.port import Store
 from kclient.net.address import Address
@@ -92,6 +92,14 @@ class Gateway:
     def expect_metrics(self) -> None:
         """Tell clients from the start that they may push their metrics; see `kclient.Gateway.expect_metrics`."""
         self._gateway.expect_metrics()
+
+    def serve_health(self, address: str) -> Address:
+        """Answer over HTTP whether the gateway is well: `GET /healthz` and `/readyz`. Returns where."""
+        return self._portal.call(self._gateway.serve_health, address)
+
+    def reload(self, config: Mapping[str, Any] | None = None) -> Reloaded:
+        """Take over settings and certificates that have changed, without a restart; see `kclient.Gateway.reload`."""
+        return self._portal.call(self._gateway.reload, config)
 
     def apply_retention(self) -> int:
         """Apply retention by time and size now; returns how many partitions lost records."""

@@ -407,7 +407,7 @@ def test_waiting_for_deliveries(value: Shown) -> None:
 
 @settings(examples(60), suppress_health_check=list(HealthCheck))
 @given(
-    st.sampled_from(["address", "advertise", "metrics"]),
+    st.sampled_from(["address", "advertise", "metrics", "health", "reload"]),
     odd.filter(lambda value: not isinstance(value, int | float)).map(Shown),
 )
 def test_a_running_gateway(name: str, value: Shown) -> None:
@@ -415,6 +415,10 @@ def test_a_running_gateway(name: str, value: Shown) -> None:
         async with kclient.Gateway(f"memory:{uuid.uuid4().hex}", None) as gateway:
             if name == "metrics":
                 await gateway.serve_metrics(value.value)
+            elif name == "health":
+                await gateway.serve_health(value.value)
+            elif name == "reload":
+                await gateway.reload(value.value)
             else:
                 await gateway.listen(**{"address": "127.0.0.1:0", name: value.value})
             assert gateway.failure is None
@@ -485,4 +489,4 @@ def test_nothing_public_is_left_out(module: str) -> None:
 
 def test_every_call_of_a_gateway_is_tried() -> None:
     taking = {method for method in public_calls(kclient.Gateway) if parameters(kclient.Gateway, method)}
-    assert taking == {"close", "connect_stream", "listen", "serve_metrics"}
+    assert taking == {"close", "connect_stream", "listen", "reload", "serve_health", "serve_metrics"}

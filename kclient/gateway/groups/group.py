@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence, Sized
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from kclient.errors import ErrorCode
@@ -69,6 +69,11 @@ class Group(Protocol):
     @property
     def untouched(self) -> bool:
         """Whether it is idle and nobody ever was in it, so that nothing of it is stored: without offsets it goes."""
+        ...
+
+    @property
+    def members(self) -> Sized:
+        """Those that are in it."""
         ...
 
     @property

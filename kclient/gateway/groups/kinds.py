@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence, Sized
 from typing import Any, Final
 
 from kclient.errors import ErrorCode
@@ -76,6 +76,11 @@ class ForeignGroup(CommitsNothing):
     def untouched(self) -> bool:
         """It has a row."""
         return False
+
+    @property
+    def members(self) -> Sized:
+        """Nobody knows them."""
+        return ()
 
     @property
     def size(self) -> int:

@@ -27,6 +27,7 @@ from kclient.gateway.partition import Partition
 from kclient.gateway.partition_states import State
 from kclient.gateway.partitions import PartitionTable
 from kclient.gateway.slow_reads import SlowReadError, SlowReads
+from kclient.gateway.topic_traffic import TopicTraffic
 from kclient.gateway.waiters import Waiter
 from kclient.htp.errors import HtpError, PositionError
 from kclient.htp.port import Place, Pulled
@@ -62,6 +63,7 @@ class Fetch:
         "by_id",
         "committed",
         "context",
+        "counted",
         "endpoints",
         "errors",
         "full",
@@ -87,6 +89,8 @@ class Fetch:
         """Whether only committed records are wanted."""
         self.rows: dict[int, FetchResponsePartitionData] = {}
         """The partitions that have records, by their numbers in the plan; for the others their state will do."""
+        self.counted: list[tuple[TopicTraffic, int]] = []
+        """What of it their topics have counted."""
         self.errors: dict[int, int] = {}
         """The codes of those that cannot be read."""
         self.late: int = 0
@@ -116,6 +120,9 @@ class Fetch:
 
     def clear(self) -> None:
         """What was read is not needed: it is read again when there is more."""
+        for traffic, size in self.counted:  # it is read again, or not at all
+            traffic.bytes_out -= size
+        self.counted.clear()
         self.rows, self.errors = {}, {}
         self.lacking = self.full = False
         self.size = self.hidden = self.withheld = self.late = 0
@@ -158,6 +165,9 @@ class Fetch:
             answer.aborted_transactions = list(rows) if len(aborted) <= FEW else lazily(len(aborted), rows)
             self.size += aborted.nbytes
         self.size += size
+        traffic = partition.traffic
+        traffic.bytes_out += size
+        self.counted.append((traffic, size))
 
     def fail(self, number: int, error: KafkaError) -> None:
         """A partition cannot be read."""

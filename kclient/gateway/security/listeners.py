@@ -16,12 +16,13 @@ from kclient.net.sasl.scram import SCRAM_MECHANISMS
 from kclient.records.bounds import INT64_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from kclient.gateway.config import BrokerConfig
     from kclient.net.sasl.plain import PasswordCheck
 
 LISTENERS: Final = "listeners"
+CONTROLLERS: Final = "controller.listener.names"
 ADVERTISED: Final = "advertised.listeners"
 PROTOCOLS: Final = "listener.security.protocol.map"
 MECHANISMS: Final = "sasl.enabled.mechanisms"
@@ -81,14 +82,21 @@ def listeners_of(config: BrokerConfig) -> list[GatewayListener]:
         _check_tls_is_for(config, ())
         return []
     addresses = _addresses(LISTENERS, given)
+    controllers = {name.upper() for name in config.get_list(CONTROLLERS)} if config.given(CONTROLLERS) else set()
+    if addresses and controllers.issuperset(addresses):
+        raise ConfigError(f"{LISTENERS} has only listeners for controllers ({CONTROLLERS}): a gateway serves clients")
+    for name in controllers:
+        addresses.pop(name, None)
     if not addresses:
         raise ConfigError(f"{LISTENERS} is empty: name one at least, as PLAINTEXT://127.0.0.1:9092")
     _check_ports(addresses)
     told = _addresses(ADVERTISED, config.given(ADVERTISED) or "")
+    for name in controllers:
+        told.pop(name, None)
     for name in told.keys() - addresses.keys():
         raise ConfigError(f"{ADVERTISED} names the listener {shown(name)}, which {LISTENERS} does not have")
     protocols = _protocols(config)
-    _check_names(config, addresses)
+    _check_names(config, addresses, controllers)
     _check_tls_is_for(config, [protocols.get(name) for name in addresses])
     return [_listener(config, name, at, told.get(name), protocols) for name, at in addresses.items()]
 
@@ -131,10 +139,10 @@ def _protocols(config: BrokerConfig) -> dict[str, str]:
     return found
 
 
-def _check_names(config: BrokerConfig, addresses: Mapping[str, Address]) -> None:
+def _check_names(config: BrokerConfig, addresses: Mapping[str, Address], controllers: Collection[str]) -> None:
     """Every setting of a listener is that of one that there is, and is one that listeners have."""
     settings = _SASL_SETTINGS | TLS_SETTINGS
-    known = {f"listener.name.{name.lower()}.{each}" for name in addresses for each in settings}
+    known = {f"listener.name.{name.lower()}.{each}" for name in (*addresses, *controllers) for each in settings}
     for name in config.of_listeners:
         if name not in known:
             raise ConfigError(

@@ -80,6 +80,13 @@ class ListenerTls:
         assert found is not None
         return found
 
+    async def renew(self) -> str | None:
+        """Read the files again, changed or not, in a thread; why they cannot be used, if so."""
+        if self._looking is None:
+            self._looking = anyio.Lock()
+        async with self._looking:
+            return await thread_to_the_end(self._followed.renew)
+
 
 def tls_of(config: BrokerConfig, listener: str, protocol: str) -> ListenerTls:
     """The TLS of a listener whose protocol is SSL or SASL_SSL.

@@ -10,6 +10,7 @@ from kclient.gateway.mapping import Mapping as PartitionMapping
 from kclient.gateway.mapping import mapping_for
 from kclient.gateway.mirroring import mirrored
 from kclient.gateway.rows.topics import IntentRow, MirrorOrigin, TopicRow
+from kclient.gateway.topic_traffic import TopicTraffic
 from kclient.htp.brokers import FIRST_BROKER
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ class TopicRecord:
     """The manager's version of the row, for compare-and-set."""
     held: int = 0
     """Bytes of memory that it counts for."""
+    traffic: TopicTraffic = field(default_factory=TopicTraffic)
+    """What has gone in and out."""
     logs: dict[int, Partition] = field(default_factory=dict)
     """The partitions used so far (`PartitionTable` fills it)."""
 

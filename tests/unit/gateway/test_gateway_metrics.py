@@ -184,7 +184,7 @@ async def test_prometheus_reads_it() -> None:
         assert f"Content-Length: {len(body)}\r\n" in head + "\r\n"
         families = {family.name: family for family in text_string_to_metric_families(body.decode())}
         told = {metric.name.removesuffix("_total"): metric for metric in gateway.metrics()}
-        assert set(families) == set(told)
+        assert {name for name in families if name.startswith(PREFIX)} == set(told)
         for name, metric in told.items():
             assert (families[name].type, families[name].documentation) == (metric.type.value, metric.help)
         assert families[f"{PREFIX}partitions"].samples[0].value == 2
@@ -252,7 +252,7 @@ async def test_who_does_not_read_holds_up_nobody(monkeypatch: pytest.MonkeyPatch
         for stream in streams:
             assert (await stream.receive(9)) == b"HTTP/1.1 "
         _, body = await asked(address, SCRAPE)
-        assert len(body) == 16 << 20
+        assert len(body) >= 16 << 20
         assert made == 1, "what was made a moment ago is sent again"
 
 

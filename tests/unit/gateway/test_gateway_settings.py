@@ -23,8 +23,8 @@ def test_a_setting_that_is_given_elsewhere(name: str, instead: str) -> None:
 
 def test_what_has_no_effect_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "kclient.gateway"):
-        BrokerConfig({"num.io.threads": "8"})
-    assert "num.io.threads is accepted and has no effect" in caplog.text
+        BrokerConfig({"metric.reporters": "x"}).tell_without_effect()
+    assert "without effect on a gateway: metric.reporters (metrics are served" in caplog.text
 
 
 def test_the_number_by_its_old_name() -> None:
