@@ -56,8 +56,8 @@ if TYPE_CHECKING:
     from kclient.config import ConsumerConfig
     from kclient.consumer.fetch.collector import FetchCollector
     from kclient.consumer.group.membership import Membership
+    from kclient.consumer.partition_state import PartitionState
     from kclient.consumer.polling import Polling
-    from kclient.consumer.subscription import PartitionState
     from kclient.tracing.spans import ClientTracing
     from kclient.types import TopicPartition
 

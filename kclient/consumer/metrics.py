@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from kclient.consumer.subscription import PartitionState
+    from kclient.consumer.partition_state import PartitionState
     from kclient.metrics.metric import Metric
     from kclient.metrics.registry import MetricGroup, MetricsRegistry
     from kclient.metrics.windows import MetricSpread, MetricTally, MetricWindows, Percentiles

@@ -17,7 +17,7 @@ import anyio
 
 from kclient.errors import KafkaError
 from kclient.gateway.living_topics import TopicGoneError
-from kclient.gateway.partition_states import State
+from kclient.gateway.partition_states import PartitionPhase
 from kclient.htp.errors import ConflictError, FencedError
 from kclient.net.fair_queue import Pace
 
@@ -135,7 +135,7 @@ class HandOver:
         for record, partition in self._moved:
             # what is written of it now was encoded before; nothing is from here on
             async with partition.checkpoints.saving:
-                if partition.state is State.LEAVING and not record.gone:
+                if partition.state is PartitionPhase.LEAVING and not record.gone:
                     await partition.checkpoints.hand_over_positions(partial(writer.write_now, record.topic_id))
                     if partition.checkpoints.dirty:
                         writer.add(record.topic_id, partition.checkpoints.rows())

@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from kclient.errors import (
     FencedLeaderEpochError,
@@ -38,6 +38,7 @@ from kclient.errors import (
 )
 from kclient.gateway.aborted import ChunkBounds
 from kclient.gateway.append import Append, AppendState
+from kclient.gateway.batch_headers import Header, Marker, StoredHeader, in_transaction, log_append_time
 from kclient.gateway.leader_epochs import LeaderEpochs
 from kclient.gateway.log_transactions import EndedTransaction, LogTransactions, Verification
 from kclient.gateway.producer_windows import (
@@ -49,51 +50,14 @@ from kclient.gateway.producer_windows import (
     ProducerWindows,
     RefusedProducers,
     Remembered,
+    after_end,
+    begins_epoch,
+    check_first,
+    goes_on,
 )
 
 WINDOW: Final = 5
 """Batches remembered per producer id, as in Kafka: as many as an idempotent producer keeps in flight."""
-
-
-class Header(Protocol):
-    """What the log reads of a batch's header (`kclient.records.BatchHeader` has it all)."""
-
-    @property
-    def length(self) -> int: ...
-    @property
-    def last_offset_delta(self) -> int: ...
-    @property
-    def producer_id(self) -> int: ...
-    @property
-    def producer_epoch(self) -> int: ...
-    @property
-    def base_sequence(self) -> int: ...
-    @property
-    def is_transactional(self) -> bool: ...
-
-
-class StoredHeader(Header, Protocol):
-    """What recovery reads of a stored batch's header."""
-
-    @property
-    def base_offset(self) -> int: ...
-    @property
-    def partition_leader_epoch(self) -> int: ...
-    @property
-    def max_timestamp(self) -> int: ...
-    @property
-    def is_control(self) -> bool: ...
-    @property
-    def count(self) -> int: ...
-
-
-class Marker(Protocol):
-    """What the log reads of the control record that ends a transaction (`kclient.records.EndMarker`)."""
-
-    @property
-    def committed(self) -> bool: ...
-    @property
-    def coordinator_epoch(self) -> int: ...
 
 
 class Duplicate(NamedTuple):
@@ -187,7 +151,7 @@ class PartitionLog:
             if duplicate is not None:
                 return duplicate
             if transactional:
-                if not _goes_on(window, header):
+                if not goes_on(window, header):
                     self.transactions.check(producer_id, verified)
             elif window is not None and window.transaction_start >= 0:
                 raise InvalidTxnStateError(f"producer id {producer_id} has an open transaction, this is not part of it")
@@ -236,10 +200,10 @@ class PartitionLog:
         window = self._windows.get(producer_id)
         append.producer_id, append.undo = producer_id, window
         if marker is None:
-            stamp = _log_append_time(header)
-            extended = self._extended(window, header, append.base_offset, stamp, now_ms, _in_transaction(header))
+            stamp = log_append_time(header)
+            extended = self._extended(window, header, append.base_offset, stamp, now_ms, in_transaction(header))
         else:
-            extended = _ended(window, header, marker, now_ms)
+            extended = after_end(window, header, marker, now_ms)
             if window is not None and window.transaction_start >= 0:
                 append.ends = EndedTransaction(window.transaction_start, marker.committed)
         self._windows.put(producer_id, extended)
@@ -253,9 +217,9 @@ class PartitionLog:
         epoch, first = header.producer_epoch, header.base_sequence
         if window is None:
             if (begins := self._refused.get(header.producer_id)) is not None:
-                self._check_first(header.producer_id, epoch, first, begins)
+                check_first(header.producer_id, epoch, first, begins)
             return None  # an unknown producer may start at any sequence
-        if self._begins_epoch(header.producer_id, epoch, first, window.epoch):
+        if begins_epoch(header.producer_id, epoch, first, window.epoch):
             return None
         last = (first + header.last_offset_delta) % SEQUENCES
         for batch in window.batches:
@@ -291,24 +255,6 @@ class PartitionLog:
             self.transactions.begin(base)
         batches = (*batches, batch)[-WINDOW:] if known == epoch else (batch,)
         return ProducerWindow(epoch, batches, now_ms, begun, coordinator_epoch)
-
-    @staticmethod
-    def _begins_epoch(producer_id: int, epoch: int, first: int, newest: int) -> bool:
-        if epoch < newest:
-            raise InvalidProducerEpochError(
-                f"producer id {producer_id} appended with epoch {epoch}, the newest seen is {newest}"
-            )
-        if epoch > newest and first != 0:
-            raise OutOfOrderSequenceError(
-                f"producer id {producer_id} begins epoch {epoch} at sequence {first} instead of 0"
-            )
-        return epoch > newest
-
-    def _check_first(self, producer_id: int, epoch: int, first: int, begins: FirstBatch) -> None:
-        if not self._begins_epoch(producer_id, epoch, first, begins.epoch) and begins.precedes(epoch, first):
-            raise OutOfOrderSequenceError(
-                f"producer id {producer_id} appended sequence {first}, expected {begins.sequence}"
-            )
 
     def _pending_at(self, base_offset: int) -> Append | None:
         if base_offset < self.high_watermark:
@@ -441,7 +387,7 @@ class PartitionLog:
             KafkaError: It is refused, as by `prepare`.
         """
         window = self._windows.get(header.producer_id)
-        if self._check(header, window) is not None or _goes_on(window, header):
+        if self._check(header, window) is not None or goes_on(window, header):
             return None
         return self.transactions.verify(header.producer_id, header.producer_epoch)
 
@@ -482,7 +428,7 @@ class PartitionLog:
             self._refused.pop(producer_id)
         elif window.transaction_start >= 0:
             append.ends = EndedTransaction(window.transaction_start, marker.committed)
-        self._windows.put(producer_id, _ended(window, header, marker, now_ms))
+        self._windows.put(producer_id, after_end(window, header, marker, now_ms))
         self.transactions.void(producer_id, epoch if bumped else None)
         return append
 
@@ -494,9 +440,9 @@ class PartitionLog:
             if not self._pass(header):
                 continue
             if header.producer_id >= 0:
-                stamp = _log_append_time(header)
+                stamp = log_append_time(header)
                 window = self._windows.get(header.producer_id)
-                transactional = _in_transaction(header)
+                transactional = in_transaction(header)
                 extended = self._extended(window, header, header.base_offset, stamp, now_ms, transactional)
                 self._windows.put(header.producer_id, extended)
             self.transactions.visible(header.length, decided=False)
@@ -506,7 +452,7 @@ class PartitionLog:
         if not self._pass(header) or marker is None:
             return
         window = self._windows.get(header.producer_id)
-        self._windows.put(header.producer_id, _ended(window, header, marker, now_ms))
+        self._windows.put(header.producer_id, after_end(window, header, marker, now_ms))
         if window is not None and window.transaction_start >= 0:
             ended = EndedTransaction(window.transaction_start, marker.committed)
             self.transactions.decided(header.producer_id, ended, header.base_offset)
@@ -608,24 +554,3 @@ class PartitionLog:
     def producers(self) -> int:
         """How many producer ids are remembered."""
         return len(self._windows)
-
-
-def _log_append_time(header: StoredHeader) -> int:
-    """The time that a stored batch was stamped with when it was appended, or -1."""
-    return header.max_timestamp if getattr(header, "timestamp_type", 0) == 1 else -1
-
-
-def _in_transaction(header: StoredHeader) -> bool:
-    """Whether a stored batch has records of a transaction: of one that compaction has emptied the end may be gone."""
-    return header.is_transactional and header.count > 0
-
-
-def _goes_on(window: ProducerWindow | None, header: Header) -> bool:
-    """Whether a batch belongs to the open transaction of its producer: one of an older epoch is not its own."""
-    return window is not None and window.transaction_start >= 0 and window.epoch == header.producer_epoch
-
-
-def _ended(window: ProducerWindow | None, header: Header, marker: Marker, now_ms: int) -> ProducerWindow:
-    """A producer's window behind the end of its transaction, which may raise its epoch (KIP-890)."""
-    batches = window.batches if window is not None and window.epoch == header.producer_epoch else ()
-    return ProducerWindow(header.producer_epoch, batches, now_ms, NO_TRANSACTION, marker.coordinator_epoch)

@@ -31,7 +31,7 @@ from kclient.gateway.mirroring import fillers, marker_of, mirrored
 from kclient.gateway.partition_checkpoints import PartitionCheckpoints
 from kclient.gateway.partition_life import Surroundings, moved
 from kclient.gateway.partition_reading import StoredPartition
-from kclient.gateway.partition_states import Event, State
+from kclient.gateway.partition_states import PartitionEvent, PartitionPhase
 from kclient.gateway.takeover import Site
 from kclient.gateway.undecided import Undecided
 from kclient.htp.errors import (
@@ -64,7 +64,7 @@ but for segments."""
 _APPEND: Final = 700
 """And one of its appends, while that waits for its sync."""
 _COUNTED_AT_ONCE: Final = 64
-_STALLS: Final = frozenset({State.RESUMING, State.OPEN})
+_STALLS: Final = frozenset({PartitionPhase.RESUMING, PartitionPhase.OPEN})
 
 
 class Partition(StoredPartition):
@@ -163,7 +163,7 @@ class Partition(StoredPartition):
         try:
             await self._hold(await self._around.takeover.again(site, self.log, undecided), site.settings)
         finally:
-            if self.state is State.GONE:
+            if self.state is PartitionPhase.GONE:
                 self.log.close()  # it may have seen producers since it was closed
         self._undecided, self.checkpoints.dirty = None, True
         decided = undecided.decide(self.log, self._not_stored)
@@ -198,7 +198,7 @@ class Partition(StoredPartition):
 
     async def _hold(self, topic: OpenTopic, settings: TopicSettings) -> None:
         """Use a topic that was opened with these settings from now on."""
-        if self.state is State.GONE:
+        if self.state is PartitionPhase.GONE:
             self._around.store.release(topic)
         self._check_here()
         self._stored_in, self._laid_out = topic, settings
@@ -213,9 +213,9 @@ class Partition(StoredPartition):
 
     def _stop(self, append: Append, error: BaseException) -> None:
         """Whether an append is stored is not known: nothing is appended before the partition was opened anew."""
-        if self._undecided is not None or self.state is State.GONE:
+        if self._undecided is not None or self.state is PartitionPhase.GONE:
             return
-        if self.state is State.LEAVING:
+        if self.state is PartitionPhase.LEAVING:
             self._end(moved(self))  # whoever leads it now finds out
             return
         reason = f"{self}: whether what was appended at offset {append.base_offset} is stored is not known: {error}"
@@ -228,7 +228,7 @@ class Partition(StoredPartition):
 
     def open_anew(self, reason: str) -> None:
         """Open it anew, and find out what is stored of what is on its way; if it is being opened, do it again."""
-        if self.state is State.LEAVING:
+        if self.state is PartitionPhase.LEAVING:
             self._end(moved(self))
         elif self.state in _STALLS:
             if self._undecided is None:
@@ -260,7 +260,7 @@ class Partition(StoredPartition):
     @property
     def queues(self) -> bool:
         """Whether what is appended now is not stored at once."""
-        return self.state is not State.OPEN or self.direct is None or bool(self._unsent)
+        return self.state is not PartitionPhase.OPEN or self.direct is None or bool(self._unsent)
 
     def append(self, batch: Buffer, header: BatchHeader, verified: Verification | None = None) -> Append:
         """Append one checked batch, in the order of the calls; `batch` is stamped in place where it can be.
@@ -278,7 +278,7 @@ class Partition(StoredPartition):
         """
         if self.config.mirrored:
             self.check_own()
-        if self.state is State.OPEN:
+        if self.state is PartitionPhase.OPEN:
             return self._append(batch, header, verified=verified)
         return self._wait_for(batch, header, verified)
 
@@ -344,7 +344,7 @@ class Partition(StoredPartition):
         return appends[-1]
 
     def _check_mirrors(self) -> None:
-        if self.state is not State.OPEN:
+        if self.state is not PartitionPhase.OPEN:
             raise NotLeaderOrFollowerError(f"{self} is not open")
         if not self.config.mirrored:
             raise PolicyViolationError(f"{self} mirrors no partition of another cluster (any more)")
@@ -401,7 +401,7 @@ class Partition(StoredPartition):
         Raises:
             KafkaError: The partition is not open, or the producer or the coordinator is not the newest.
         """
-        if self.state is not State.OPEN:
+        if self.state is not PartitionPhase.OPEN:
             raise NotLeaderOrFollowerError(f"{self} is not open")
         self.check_own()
         now_ms = self._wall_ms()
@@ -491,8 +491,8 @@ class Partition(StoredPartition):
                         continue
                     if append.state is AppendState.PREPARED:
                         self._stored(append, sent)
-                    elif self.state is not State.GONE:  # it was undone with an earlier one, and is there all the same
-                        self._end_unknown = True
+                    elif self.state is not PartitionPhase.GONE:
+                        self._end_unknown = True  # it was undone with an earlier one, and is there all the same
         finally:
             if self._unsent is unsent:
                 self._sending = False
@@ -504,7 +504,7 @@ class Partition(StoredPartition):
         try:
             status = await self.stored_in.status()
         except KafkaError as error:
-            if self.state is not State.GONE:
+            if self.state is not PartitionPhase.GONE:
                 logger.error("%s: its end is not known: %s", self, error)
             return
         if self._unsent is not unsent:
@@ -545,7 +545,7 @@ class Partition(StoredPartition):
         """
         if self._undecided is not None:
             await self.opened()
-        if self.log.pending and self.state is not State.GONE:  # by then they have failed
+        if self.log.pending and self.state is not PartitionPhase.GONE:  # by then they have failed
             ended = anyio.Event()
             self.log.pending[-1].watch(AppendState.DURABLE, ended.set)
             await ended.wait()
@@ -571,7 +571,7 @@ class Partition(StoredPartition):
         if self.direct is not None:
             with suppress(HtpError):  # nor does one that takes nothing any more
                 self.log.skip_to(self.direct.status_nowait().next)
-        elif self.state is not State.GONE:
+        elif self.state is not PartitionPhase.GONE:
             self._end_unknown = True
             self._begin_sending()
 
@@ -606,7 +606,7 @@ class Partition(StoredPartition):
         """Whether it is being opened, or its checkpoint written; of one that has gone, also what its store writes."""
         if self.checkpoints.saving.locked() or self._opening is not None:
             return True
-        return self.state is State.GONE and self._around.store.busy(self.place)
+        return self.state is PartitionPhase.GONE and self._around.store.busy(self.place)
 
     async def left(self) -> None:
         """Until nothing is under way any more of a partition that has gone: its rows and places may be removed."""
@@ -625,8 +625,8 @@ class Partition(StoredPartition):
         What is on its way can be waited for (`settled`) if it was open; `leave` ends it then.
         """
         self._moved = True
-        if self.state is State.OPEN:
-            self._move(Event.MOVED)
+        if self.state is PartitionPhase.OPEN:
+            self._move(PartitionEvent.MOVED)
             self.wake()
         else:
             self._end(moved(self))
@@ -640,7 +640,7 @@ class Partition(StoredPartition):
         self._end(NotLeaderOrFollowerError(f"{self}: the gateway is closing"))
 
     def _end(self, error: KafkaError) -> None:
-        if self.state is State.GONE:
+        if self.state is PartitionPhase.GONE:
             return
         self._count(0)
         self._count_appends(0)

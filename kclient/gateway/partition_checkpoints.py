@@ -16,7 +16,7 @@ from kclient.errors import KafkaError
 from kclient.gateway.aborted import Entries
 from kclient.gateway.checkpoints import encoded
 from kclient.gateway.log import Checkpoint, PartitionLog
-from kclient.gateway.partition_states import State
+from kclient.gateway.partition_states import PartitionPhase
 from kclient.gateway.rows.aborted import encode_chunk
 from kclient.gateway.rows.keys import aborted_key, checkpoint_key, log_start_key
 from kclient.gateway.rows.numbers import LOG_START
@@ -33,14 +33,14 @@ logger: logging.Logger = logging.getLogger("kclient.gateway.log")
 CHECKPOINT_BYTES: Final = 64 << 20
 """A checkpoint is written after so many bytes: the most that opening a partition has to read."""
 _CHECKPOINT_BATCHES: Final = 50_000
-_OVER: Final = frozenset({State.GONE, State.LEAVING})
+_OVER: Final = frozenset({PartitionPhase.GONE, PartitionPhase.LEAVING})
 
 
 class CheckpointedPartition(Protocol):
     """What is known of the partition."""
 
     log: PartitionLog
-    state: State
+    state: PartitionPhase
     unit: Unit
 
     @property

@@ -18,7 +18,7 @@ import anyio.lowlevel
 
 from kclient.errors import KafkaError, KafkaStorageError, NotLeaderOrFollowerError, UnknownTopicOrPartitionError
 from kclient.gateway.append import Append
-from kclient.gateway.partition_states import PARTITION_TABLE, Event, State
+from kclient.gateway.partition_states import PARTITION_TABLE, PartitionEvent, PartitionPhase
 from kclient.htp.errors import HtpError
 from kclient.state_tables import next_state
 
@@ -48,8 +48,8 @@ _SOON_S: Final = 0.5
 """Seconds after the beginning of opening a partition in which it is waited for: others wait with whoever does."""
 _TURN_S: Final = 0.002
 """Seconds of one turn of the loop for appends that have waited for the partition."""
-_BEING_OPENED: Final = frozenset({State.OPENING, State.REOPENING})
-_NOT_YET_OPEN: Final = _BEING_OPENED | {State.RESUMING}
+_BEING_OPENED: Final = frozenset({PartitionPhase.OPENING, PartitionPhase.REOPENING})
+_NOT_YET_OPEN: Final = _BEING_OPENED | {PartitionPhase.RESUMING}
 
 
 class FormerLeaders(Protocol):
@@ -132,7 +132,7 @@ class PartitionLife(ABC):
         """Of its topic."""
         self.index: int = index
         self.log: PartitionLog = log
-        self.state: State = State.CLOSED
+        self.state: PartitionPhase = PartitionPhase.CLOSED
         self.waiters: set[Waiter] = set()
         self._around = around
         self._opened: anyio.Event | None = None
@@ -164,15 +164,15 @@ class PartitionLife(ABC):
     ) -> Append:
         """Append a batch to the open partition; `queued` is what somebody waits for already."""
 
-    def _move(self, event: Event) -> None:
+    def _move(self, event: PartitionEvent) -> None:
         self.state = next_state(PARTITION_TABLE, self.state, event, self)
 
     def open_soon(self) -> None:
         """Begin to open the partition, unless that has begun."""
-        if self.state is State.CLOSED:
-            self._begin(Event.USED)
+        if self.state is PartitionPhase.CLOSED:
+            self._begin(PartitionEvent.USED)
 
-    def _begin(self, event: Event) -> None:
+    def _begin(self, event: PartitionEvent) -> None:
         self._move(event)
         self._opened = anyio.Event()
         self._begun = self._around.clock.now()
@@ -187,7 +187,7 @@ class PartitionLife(ABC):
         """
         self.open_soon()
         await self.soon_opened()
-        if self.state is State.OPEN:
+        if self.state is PartitionPhase.OPEN:
             return
         self._check_here()
         if self.being_opened:
@@ -216,7 +216,7 @@ class PartitionLife(ABC):
             waiter.wake()
 
     def _check_here(self) -> None:
-        if self.state is State.GONE or self.state is State.LEAVING:
+        if self.state is PartitionPhase.GONE or self.state is PartitionPhase.LEAVING:
             raise self.gone()
 
     def gone(self) -> KafkaError:
@@ -225,11 +225,11 @@ class PartitionLife(ABC):
 
     def _wait_for(self, batch: Buffer, header: BatchHeader, verified: Verification | None) -> Append:
         """Have a batch wait until it can be appended, behind those that do. Raises if it cannot for a while."""
-        if self.state is State.GONE:
+        if self.state is PartitionPhase.GONE:
             raise NotLeaderOrFollowerError(f"{self} is gone")
-        if self.state is State.LEAVING:
+        if self.state is PartitionPhase.LEAVING:
             raise self.gone()
-        if self.state is State.STALLED:
+        if self.state is PartitionPhase.STALLED:
             self.log.refuse(header, self._around.clock.wall_ms())
             raise KafkaStorageError(self._refusal[1])
         append = Append()
@@ -247,27 +247,27 @@ class PartitionLife(ABC):
         over = self._opening = anyio.Event()
         try:
             if await self._try_to_open():
-                self._move(Event.READ)
+                self._move(PartitionEvent.READ)
                 await self._take_queued()
-            elif self.state is not State.GONE:
-                self._move(Event.FAILED)
-                if self.state is State.STALLED:
+            elif self.state is not PartitionPhase.GONE:
+                self._move(PartitionEvent.FAILED)
+                if self.state is PartitionPhase.STALLED:
                     self._try_again_later()
         except BaseException:  # cancelled
             if self.state in _BEING_OPENED:
-                self._move(Event.FAILED)
+                self._move(PartitionEvent.FAILED)
             raise
         finally:
             opened.set()
             over.set()
             if self._opening is over:
                 self._opening = None
-        if self.state in (State.CLOSED, State.STALLED):
+        if self.state in (PartitionPhase.CLOSED, PartitionPhase.STALLED):
             self._refuse_queued()
         self.wake()
 
     async def _try_to_open(self) -> bool:
-        anew = self.state is State.REOPENING
+        anew = self.state is PartitionPhase.REOPENING
         until, told = self._refusal
         if not anew and self._around.clock.now() < until:  # clients ask ten times a second: one try a second will do
             return False
@@ -278,7 +278,7 @@ class PartitionLife(ABC):
                 self.log = await self._recover()
         except (KafkaError, ValueError, OSError) as failure:
             reason = f"{self} cannot be opened{' anew' if anew else ''}: {failure}"
-            if self.state is not State.GONE and not (anew and reason == told):  # it is tried every second
+            if self.state is not PartitionPhase.GONE and not (anew and reason == told):  # it is tried every second
                 logger.error("%s", reason, exc_info=not isinstance(failure, HtpError))
             self._refusal = self._around.clock.now() + _REFUSAL_S, reason
             return False
@@ -289,7 +289,7 @@ class PartitionLife(ABC):
         opened = self._opened
         until = time.perf_counter() + _TURN_S
         # what is appended may end this opening
-        while (going_on := self.state is State.RESUMING and self._opened is opened) and self._queue:
+        while (going_on := self.state is PartitionPhase.RESUMING and self._opened is opened) and self._queue:
             batch, header, append, verified = self._queue.popleft()
             try:
                 self._append(batch, header, append, verified)
@@ -302,7 +302,7 @@ class PartitionLife(ABC):
                 await anyio.lowlevel.checkpoint()
                 until = time.perf_counter() + _TURN_S
         if going_on:
-            self._move(Event.CAUGHT_UP)
+            self._move(PartitionEvent.CAUGHT_UP)
 
     def _refuse_queued(self) -> None:
         """It could not be opened."""
@@ -325,8 +325,8 @@ class PartitionLife(ABC):
         """Append nothing before it was opened anew: at once, unless that was done just now."""
         until, _ = self._refusal
         self._refusal = until, reason
-        soon = self.state is State.OPEN and self._around.clock.now() >= until
-        self._move(Event.OUTCOME_UNKNOWN)
+        soon = self.state is PartitionPhase.OPEN and self._around.clock.now() >= until
+        self._move(PartitionEvent.OUTCOME_UNKNOWN)
         if soon:
             self._begin_anew()
         else:
@@ -337,16 +337,16 @@ class PartitionLife(ABC):
 
     async def _try_again(self) -> None:
         await anyio.sleep(max(self._refusal[0] - self._around.clock.now(), 0.0))
-        if self.state is State.STALLED:
+        if self.state is PartitionPhase.STALLED:
             self._begin_anew()
 
     def _begin_anew(self) -> None:
         self._refusal = self._around.clock.now() + _REFUSAL_S, self._refusal[1]
-        self._begin(Event.TRIED_AGAIN)
+        self._begin(PartitionEvent.TRIED_AGAIN)
 
     def _end_life(self, error: KafkaError) -> None:
         """It is used no more: whoever waits for it is told."""
-        self._move(Event.ENDED)
+        self._move(PartitionEvent.ENDED)
         if self._opened is not None:
             self._opened.set()
         self._fail_queued(error)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from kclient.errors import NotLeaderOrFollowerError, UnknownTopicOrPartitionError
 from kclient.gateway.aborted import Hidden
 from kclient.gateway.partition_life import PartitionLife
-from kclient.gateway.partition_states import State
+from kclient.gateway.partition_states import PartitionPhase
 from kclient.gateway.recovery import aborted_between
 from kclient.gateway.rows.keys import aborted_key
 from kclient.htp.errors import FencedError, UnknownTopicError
@@ -59,7 +59,7 @@ class StoredPartition(PartitionLife):
             UnknownTopicOrPartitionError: The partition has gone.
             NotLeaderOrFollowerError: Another gateway leads it now.
         """
-        if self.state is State.GONE or self._stored_in is None:
+        if self.state is PartitionPhase.GONE or self._stored_in is None:
             raise self.gone()
         return self._stored_in
 

@@ -7,7 +7,7 @@ from typing import Final
 from kclient.state_tables import PlainEnum, StateTable
 
 
-class State(PlainEnum):
+class PartitionPhase(PlainEnum):
     """The life of a partition."""
 
     CLOSED = "closed"
@@ -27,11 +27,11 @@ class State(PlainEnum):
     """Its topic was deleted, another gateway leads it, or this one has closed."""
 
 
-UNREAD: Final = frozenset({State.CLOSED, State.OPENING})
+UNREAD: Final = frozenset({PartitionPhase.CLOSED, PartitionPhase.OPENING})
 """What is stored of it is not known, not even where it begins and ends."""
 
 
-class Event(PlainEnum):
+class PartitionEvent(PlainEnum):
     """What happens to a partition."""
 
     USED = "first use"
@@ -44,17 +44,32 @@ class Event(PlainEnum):
     ENDED = "deleted, handed over, or the gateway closes"
 
 
-PARTITION_TABLE: Final[StateTable[State, Event]] = {
-    State.CLOSED: {Event.USED: State.OPENING, Event.ENDED: State.GONE},
-    State.OPENING: {Event.READ: State.RESUMING, Event.FAILED: State.CLOSED, Event.ENDED: State.GONE},
-    State.RESUMING: {
-        Event.CAUGHT_UP: State.OPEN,
-        Event.OUTCOME_UNKNOWN: State.STALLED,
-        Event.ENDED: State.GONE,
+PARTITION_TABLE: Final[StateTable[PartitionPhase, PartitionEvent]] = {
+    PartitionPhase.CLOSED: {PartitionEvent.USED: PartitionPhase.OPENING, PartitionEvent.ENDED: PartitionPhase.GONE},
+    PartitionPhase.OPENING: {
+        PartitionEvent.READ: PartitionPhase.RESUMING,
+        PartitionEvent.FAILED: PartitionPhase.CLOSED,
+        PartitionEvent.ENDED: PartitionPhase.GONE,
     },
-    State.OPEN: {Event.OUTCOME_UNKNOWN: State.STALLED, Event.MOVED: State.LEAVING, Event.ENDED: State.GONE},
-    State.STALLED: {Event.TRIED_AGAIN: State.REOPENING, Event.ENDED: State.GONE},
-    State.REOPENING: {Event.READ: State.RESUMING, Event.FAILED: State.STALLED, Event.ENDED: State.GONE},
-    State.LEAVING: {Event.ENDED: State.GONE},
-    State.GONE: {},
+    PartitionPhase.RESUMING: {
+        PartitionEvent.CAUGHT_UP: PartitionPhase.OPEN,
+        PartitionEvent.OUTCOME_UNKNOWN: PartitionPhase.STALLED,
+        PartitionEvent.ENDED: PartitionPhase.GONE,
+    },
+    PartitionPhase.OPEN: {
+        PartitionEvent.OUTCOME_UNKNOWN: PartitionPhase.STALLED,
+        PartitionEvent.MOVED: PartitionPhase.LEAVING,
+        PartitionEvent.ENDED: PartitionPhase.GONE,
+    },
+    PartitionPhase.STALLED: {
+        PartitionEvent.TRIED_AGAIN: PartitionPhase.REOPENING,
+        PartitionEvent.ENDED: PartitionPhase.GONE,
+    },
+    PartitionPhase.REOPENING: {
+        PartitionEvent.READ: PartitionPhase.RESUMING,
+        PartitionEvent.FAILED: PartitionPhase.STALLED,
+        PartitionEvent.ENDED: PartitionPhase.GONE,
+    },
+    PartitionPhase.LEAVING: {PartitionEvent.ENDED: PartitionPhase.GONE},
+    PartitionPhase.GONE: {},
 }

@@ -13,7 +13,7 @@ from kclient.gateway.leadership import Tenure
 from kclient.gateway.opening import Openings
 from kclient.gateway.partition import Partition
 from kclient.gateway.partition_life import Surroundings
-from kclient.gateway.partition_states import State
+from kclient.gateway.partition_states import PartitionPhase
 from kclient.gateway.takeover import Takeover
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class LedElsewhereError(NotLeaderOrFollowerError):
         self.leader = leader
 
 
-_OPENED: Final = frozenset({State.RESUMING, State.OPEN, State.REOPENING})
+_OPENED: Final = frozenset({PartitionPhase.RESUMING, PartitionPhase.OPEN, PartitionPhase.REOPENING})
 
 
 class PartitionTable:
@@ -178,11 +178,11 @@ class PartitionTable:
                 await saving.enter_async_context(partition.checkpoints.saving)
             rows: dict[Unit, dict[str, bytes]] = {}
             for partition in changed:
-                if partition.state is State.OPEN:
+                if partition.state is PartitionPhase.OPEN:
                     rows.setdefault(partition.unit, {}).update(partition.checkpoints.rows())
             await self._checkpoints.write_all(rows)
             store = self._around.store
-            await store.save([partition.stored_in for partition in changed if partition.state is State.OPEN])
+            await store.save([partition.stored_in for partition in changed if partition.state is PartitionPhase.OPEN])
 
     async def take_moved(self, pause: Callable[[], Awaitable[None]]) -> list[tuple[TopicRecord, Partition]]:
         """Take those out that another gateway leads by now, or has led: nobody finds them here any more.
@@ -203,7 +203,7 @@ class PartitionTable:
                     if tenure is Tenure.LOST:
                         del record.logs[index]
                         partition.move()
-                        if partition.state is State.LEAVING:
+                        if partition.state is PartitionPhase.LEAVING:
                             found.append((record, partition))
                     elif tenure is Tenure.RISEN:
                         partition.open_anew("its leader epoch has risen")

@@ -20,7 +20,7 @@ from kclient.gateway.append import AppendState
 from kclient.gateway.error_codes import code_of
 from kclient.gateway.partition import Partition
 from kclient.gateway.partition_id import PartitionId
-from kclient.gateway.partition_states import State
+from kclient.gateway.partition_states import PartitionPhase
 from kclient.net.fair_queue import Pace
 from kclient.records import EndMarker
 
@@ -238,7 +238,7 @@ class LocalPeers:
             if record is None:
                 return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             partition = self._partitions.check(record, wanted.partition)
-            if partition.state is not State.OPEN:
+            if partition.state is not PartitionPhase.OPEN:
                 return partition
             return partition.append_end(end.producer_id, end.producer_epoch, end.marker, bumped=_bumps(end))
         except KafkaError as error:

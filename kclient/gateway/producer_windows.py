@@ -6,7 +6,10 @@ from collections.abc import Collection, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from kclient.errors import InvalidProducerEpochError, OutOfOrderSequenceError
+
 if TYPE_CHECKING:
+    from kclient.gateway.batch_headers import Header, Marker
     from kclient.memory_ledger import MemoryAccount
 
 _PART: Final = 20
@@ -63,6 +66,48 @@ class FirstBatch(NamedTuple):
     def precedes(self, epoch: int, sequence: int) -> bool:
         """Whether a batch of the same epoch comes behind it; one before it was refused where nobody took notice."""
         return epoch == self.epoch and 0 < (sequence - self.sequence) % SEQUENCES < SEQUENCES // 2
+
+
+def begins_epoch(producer_id: int, epoch: int, first: int, newest: int) -> bool:
+    """Whether a batch begins an epoch of its producer.
+
+    Raises:
+        InvalidProducerEpochError: It is of an older one than the newest.
+        OutOfOrderSequenceError: It begins one, and not at its first sequence number.
+    """
+    if epoch < newest:
+        raise InvalidProducerEpochError(
+            f"producer id {producer_id} appended with epoch {epoch}, the newest seen is {newest}"
+        )
+    if epoch > newest and first != 0:
+        raise OutOfOrderSequenceError(
+            f"producer id {producer_id} begins epoch {epoch} at sequence {first} instead of 0"
+        )
+    return epoch > newest
+
+
+def check_first(producer_id: int, epoch: int, first: int, begins: FirstBatch) -> None:
+    """See to it that a producer that is not known begins with what was refused.
+
+    Raises:
+        InvalidProducerEpochError: The batch is of an older epoch.
+        OutOfOrderSequenceError: It comes behind what was refused.
+    """
+    if not begins_epoch(producer_id, epoch, first, begins.epoch) and begins.precedes(epoch, first):
+        raise OutOfOrderSequenceError(
+            f"producer id {producer_id} appended sequence {first}, expected {begins.sequence}"
+        )
+
+
+def goes_on(window: ProducerWindow | None, header: Header) -> bool:
+    """Whether a batch belongs to the open transaction of its producer: one of an older epoch is not its own."""
+    return window is not None and window.transaction_start >= 0 and window.epoch == header.producer_epoch
+
+
+def after_end(window: ProducerWindow | None, header: Header, marker: Marker, now_ms: int) -> ProducerWindow:
+    """A producer's window behind the end of its transaction, which may raise its epoch (KIP-890)."""
+    batches = window.batches if window is not None and window.epoch == header.producer_epoch else ()
+    return ProducerWindow(header.producer_epoch, batches, now_ms, NO_TRANSACTION, marker.coordinator_epoch)
 
 
 class ProducerLimit:

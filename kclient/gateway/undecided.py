@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from kclient.errors import KafkaError
-from kclient.gateway.log import StoredHeader
+from kclient.gateway.batch_headers import StoredHeader
 
 if TYPE_CHECKING:
     from kclient.gateway.append import Append

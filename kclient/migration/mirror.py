@@ -23,7 +23,7 @@ from kclient.errors import (
     UnknownTopicOrPartitionError,
 )
 from kclient.gateway.append import AppendState
-from kclient.gateway.partition_states import State
+from kclient.gateway.partition_states import PartitionPhase
 from kclient.migration.errors import MigrationError
 from kclient.migration.missing import SURE, MissingOffsets
 from kclient.migration.source import (
@@ -377,7 +377,7 @@ class Mirror:
             with suppress(KafkaError):
                 for partition in opening:
                     await partition.ready()
-            if any(partition.state is not State.OPEN for partition in opening) or not opening:
+            if any(partition.state is not PartitionPhase.OPEN for partition in opening) or not opening:
                 await anyio.sleep(_IDLE_S)
 
     @staticmethod
@@ -444,7 +444,7 @@ class Mirror:
                 continue
             if state.settling >= _SETTLING:
                 continue
-            if state.partition.state is not State.OPEN:
+            if state.partition.state is not PartitionPhase.OPEN:
                 self._open(state)
                 opening.append(state.partition)
                 continue
@@ -475,7 +475,7 @@ class Mirror:
         return True
 
     def _open(self, state: MirroredPartition) -> None:
-        if state.partition.state is State.GONE:
+        if state.partition.state is PartitionPhase.GONE:
             self._look_now.set()
         state.partition.open_soon()
 

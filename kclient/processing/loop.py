@@ -12,7 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kclient.cluster.backoff import Backoff
 from kclient.errors import (
     ClosedError,
     CommitFailedError,
@@ -25,19 +24,21 @@ from kclient.errors import (
 )
 from kclient.processing.actions import Ask, Collect, Idle, ProcessRun, SendOutputs, WorkThrough
 from kclient.processing.backlog import Backlog
-from kclient.processing.failures import DeadLetter, ProcessingFailure, Raise, Retry, Skip, as_action
+from kclient.processing.decisions import FailureDecisions, FinalError, in_context, noted
+from kclient.processing.failures import DeadLetter, ProcessingFailure, Raise, Retry, Skip
 from kclient.processing.outcomes import is_about_the_transaction, passes
 from kclient.processing.progress import ProgressCounter
+from kclient.processing.setbacks import Setbacks
 from kclient.processing.states import PROCESSING_TABLE, ProcessingState
 from kclient.state_tables import successor
 from kclient.types import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable
+    from collections.abc import Callable, Iterable
 
     from kclient.consumer import ConsumerRecord
     from kclient.consumer.base import ConsumerBase
-    from kclient.processing.actions import ProcessingScript, Step
+    from kclient.processing.actions import ProcessingScript
     from kclient.processing.backlog import RecordTrouble, WorkUnit
     from kclient.processing.failures import FailureAction
     from kclient.processing.settings import ProcessingSettings
@@ -104,7 +105,8 @@ class ProcessingLoop:
         self._clock = clock
         self._listen = listen
         self._backlog = Backlog(batch=settings.batch)
-        self._backoff = Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
+        self._setbacks = Setbacks(settings, unnoticed=_POLL)
+        self._decisions = FailureDecisions(settings, self._backlog, self.progress)
         self._held: list[TopicPartition] = []
         """What the poll leaves out, because records of it wait."""
         self._began = 0.0
@@ -117,13 +119,6 @@ class ProcessingLoop:
         """How many units were begun in it that are not complete: something of them may be sent already."""
         self._finishing = False
         """Whether it is being committed."""
-        self._setbacks = 0
-        """Aborts since a commit."""
-        self._trouble_since: float | None = None
-        """Since when none has succeeded, less the time in which there was nothing to process."""
-        self._goes_on = 0.0
-        """When the pause after the last abort is over."""
-        self._pause = 0.0
 
     def _go(self, state: ProcessingState) -> None:
         self.state = successor(PROCESSING_TABLE, self.state, state, "the processor")
@@ -134,10 +129,9 @@ class ProcessingLoop:
         """Process until `stopping`."""
         yield from self._initialize()
         while not self.stopping:
-            if self._pause:
+            if self._setbacks.pause:
                 yield from self._finish()  # it may be a long one
-                pause, self._pause = self._pause, 0.0
-                yield Idle(pause)
+                yield Idle(self._setbacks.take_pause())
                 continue
             try:
                 yield from self._poll()
@@ -172,9 +166,9 @@ class ProcessingLoop:
             except IllegalStateError:
                 return  # it has been: if not, beginning says what is wrong
             except KafkaTimeoutError as error:
-                self._note_trouble(error, "init_transactions")
+                self._setbacks.note(error, "init_transactions", self._clock())
             else:
-                self._trouble_since = None
+                self._setbacks.answered()
                 return
 
     def _poll(self) -> ProcessingScript:
@@ -248,9 +242,7 @@ class ProcessingLoop:
 
     def _begin(self) -> ProcessingScript:
         self._began = self._clock()
-        idle = self._began - self._goes_on
-        if self._trouble_since is not None and idle > _POLL:
-            self._trouble_since += idle
+        self._setbacks.begun(self._began)
         self._slowest = 0.0
         self._units = 0
         self._incomplete = 0
@@ -377,9 +369,9 @@ class ProcessingLoop:
 
     def _failed(self, unit: WorkUnit, error: Exception, *, partly_sent: bool) -> ProcessingScript:
         last = unit.records[-1].offset
-        trouble, action = yield from self._decide(unit.partition, unit.offset, last, unit.records, error)
+        trouble, action = yield from self._decisions.decide(unit.partition, unit.offset, last, unit.records, error)
         if isinstance(action, Raise):
-            raise FinalError(_noted(error, unit.partition, unit.offset))
+            raise FinalError(noted(error, unit.partition, unit.offset))
         if partly_sent:
             if isinstance(action, Retry):
                 trouble.not_before = self._clock() + action.delay
@@ -387,30 +379,6 @@ class ProcessingLoop:
                 trouble.action = action
             raise _IncompleteError
         yield from self._carry_out(action, unit, trouble, error)
-
-    def _decide(
-        self, tp: TopicPartition, offset: int, last: int, records: tuple[ConsumerRecord, ...], error: Exception
-    ) -> Generator[Step, Any, tuple[RecordTrouble, FailureAction]]:
-        """Ask what is to be done about records that failed."""
-        self.progress.failures += 1
-        trouble = self._backlog.failed(tp, offset, last, error)
-        given: Any = self._settings.on_error
-        if not isinstance(given, Raise | Skip | Retry | DeadLetter):
-            try:
-                given = yield Ask(given, (ProcessingFailure(tp, offset, records, error, trouble.attempts),))
-                as_action(given)
-            except Exception as failed:  # noqa: BLE001 - it goes on to the user, from `run`
-                raise FinalError(_noted(_in_context(failed, error), tp, offset)) from None
-        if isinstance(given, DeadLetter) and given.topic == tp.topic:
-            refused = ValueError(
-                f"DeadLetter({given.topic!r}) is the topic that the record is read from: it would come, and fail, for "
-                "ever; name another one"
-            )
-            raise FinalError(_noted(_in_context(refused, error), tp, offset))
-        if isinstance(given, Retry) and trouble.attempts > self._settings.max_retries:
-            error.add_note(f"kclient: it was tried {trouble.attempts} times (max_retries={self._settings.max_retries})")
-            given = Raise()
-        return trouble, given
 
     def _carry_out(
         self, action: FailureAction, unit: WorkUnit, trouble: RecordTrouble, error: Exception
@@ -426,8 +394,8 @@ class ProcessingLoop:
             except Exception as failed:
                 if is_about_the_transaction(failed):
                     raise
-                _in_context(failed, error).add_note(f"kclient: it was to be written to {action.topic!r} (DeadLetter)")
-                raise FinalError(_noted(failed, unit.partition, unit.offset)) from None
+                in_context(failed, error).add_note(f"kclient: it was to be written to {action.topic!r} (DeadLetter)")
+                raise FinalError(noted(failed, unit.partition, unit.offset)) from None
             self._done(unit, len(letters.records))
             running.dead_letters += len(letters.records)
         else:
@@ -437,7 +405,7 @@ class ProcessingLoop:
     def _undecodable(self, error: RecordDeserializationError) -> ProcessingScript:
         """The consumer cannot make sense of a record: there is none to give away, only to leave out."""
         tp, offset = TopicPartition(error.topic, error.partition), error.offset
-        trouble, action = yield from self._decide(tp, offset, offset, (), error)
+        trouble, action = yield from self._decisions.decide(tp, offset, offset, (), error)
         if isinstance(action, Retry):
             trouble.not_before = self._clock() + action.delay
             self._backlog.put_off(tp, trouble)
@@ -445,7 +413,7 @@ class ProcessingLoop:
         if not isinstance(action, Skip):
             if isinstance(action, DeadLetter):
                 error.add_note("kclient: DeadLetter needs the record; what a deserializer refuses can only be skipped")
-            raise FinalError(_noted(error, tp, offset))
+            raise FinalError(noted(error, tp, offset))
         if self.state is ProcessingState.IDLE:
             yield from self._begin()
         self._units += 1
@@ -493,8 +461,7 @@ class ProcessingLoop:
     def _committed(self) -> None:
         self.progress.committed(empty=not self._backlog.offsets)
         self._backlog.committed()
-        self._setbacks = 0
-        self._trouble_since = None
+        self._setbacks.succeeded()
         self._go(ProcessingState.IDLE)
 
     def _until_known(self, call: Callable[..., Any], name: str) -> ProcessingScript:
@@ -503,23 +470,9 @@ class ProcessingLoop:
             try:
                 yield Ask(call)
             except KafkaTimeoutError as error:
-                self._note_trouble(error, name)
+                self._setbacks.note(error, name, self._clock())
             else:
                 return
-
-    def _note_trouble(self, error: KafkaError, call: str) -> None:
-        """Raise the error if nothing has succeeded for too long."""
-        now = self._clock()
-        if self._trouble_since is None:
-            self._trouble_since = now
-        waited = now - self._trouble_since
-        if waited > self._settings.retry_timeout:
-            error.add_note(
-                f"kclient: for {waited:.0f} s no transaction of the processor has succeeded "
-                f"(retry_timeout={self._settings.retry_timeout:g})"
-            )
-            raise error
-        logger.warning("%s: %s", call, error)
 
     def _recover(self, error: KafkaError) -> ProcessingScript:
         """Abort and go back; raise the error if it would come again."""
@@ -533,10 +486,9 @@ class ProcessingLoop:
             )
         if too_slow or not passes(error):
             raise error
-        self._note_trouble(error, "the transaction was aborted, its records are processed again")
-        self._setbacks += 1
-        self._pause = self._backoff.seconds(self._setbacks - 1)
-        self._goes_on = self._clock() + self._pause
+        now = self._clock()
+        self._setbacks.note(error, "the transaction was aborted, its records are processed again", now)
+        self._setbacks.aborted(now)
 
     def _abort(self, error: KafkaError | None) -> ProcessingScript:
         """End the transaction without effect, and read again from what is committed."""
@@ -675,28 +627,3 @@ class ProcessingLoop:
                     consumer.seek_to_beginning([tp])
         except KafkaError as second:
             error.add_note(f"kclient: the consumer was not set back to what is committed: {second}")
-
-
-class FinalError(Exception):
-    """Carries what `run` is to raise through the scripts, which would ask whether a client's error passes."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__(error)
-        self.error = error
-
-
-def _in_context(raised: Exception, error: Exception) -> Exception:
-    """What was raised because of an error, and tells that; it may be that error, or its cause."""
-    known: list[BaseException | None] = [error]
-    for each in known:  # which grows meanwhile
-        if each is raised:
-            return raised
-        if each is not None:
-            known += [other for other in (each.__cause__, each.__context__) if all(other is not one for one in known)]
-    raised.__context__ = error
-    return raised
-
-
-def _noted(error: Exception, tp: TopicPartition, offset: int) -> Exception:
-    error.add_note(f"kclient: this is of {tp}, offset {offset}; its transaction is aborted")
-    return error

@@ -17,7 +17,8 @@ from kclient.consumer import Consumer, RebalanceListener
 from kclient.errors import IllegalStateError
 from kclient.processing.actions import Ask, Collect, Idle, ProcessRun, SendOutputs, WorkThrough, as_output
 from kclient.processing.base import RAISE, ProcessorBase, outputs_of, spans_of
-from kclient.processing.loop import ClientCalls, FinalError
+from kclient.processing.decisions import FinalError
+from kclient.processing.loop import ClientCalls
 from kclient.processing.settings import COMMIT_INTERVAL, MAX_RETRIES, RETRY_TIMEOUT, check_function
 from kclient.producer import Producer, ProducerRecord
 

@@ -19,7 +19,7 @@ from kclient.gateway.transaction import ProducerIdentity, Transaction
 from kclient.gateway.transaction_states import CoordinatedState
 from kclient.gateway.transactions.coordinator import TransactionCoordinator
 from kclient.gateway.transactions.ending import TransactionEnding
-from kclient.gateway.transactions.outcomes import Rows
+from kclient.gateway.transactions.outcomes import OutcomeRows
 from kclient.gateway.transactions.table import TransactionTable
 from tests.simulation.promises import Violated
 
@@ -100,8 +100,8 @@ def offsets_are_committed_behind_complete() -> AbstractContextManager[Any]:
     """In a commit of their own."""
     commit = TransactionTable._commit
 
-    async def apart(self: TransactionTable, entry: Any, new: Transaction | None, beside: Rows) -> bool:
-        made = await commit(self, entry, new, Rows({}, {}))
+    async def apart(self: TransactionTable, entry: Any, new: Transaction | None, beside: OutcomeRows) -> bool:
+        made = await commit(self, entry, new, OutcomeRows({}, {}))
         if made and beside.writes:
             await self._manager.commit(beside.writes, beside.expected, lease=self._lease.current)
         return made

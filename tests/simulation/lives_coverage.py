@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 from kclient.gateway.append import Append, AppendState
 from kclient.gateway.log import Duplicate, PartitionLog
 from kclient.gateway.partition import Partition
-from kclient.gateway.partition_states import State
+from kclient.gateway.partition_states import PartitionPhase
 from kclient.gateway.takeover import Takeover
 from kclient.gateway.undecided import Undecided
 
@@ -59,7 +59,7 @@ def counted() -> Iterator[Counter[str]]:
         waits = bool(partition.log.pending)
         await settled(partition)
         seen["settling"] += waits
-        seen["left behind"] += waits and partition.state is State.GONE
+        seen["left behind"] += waits and partition.state is PartitionPhase.GONE
 
     async def counting_again(takeover: Takeover, *args: Any) -> Any:
         seen["tried again"] += 1

@@ -27,6 +27,7 @@ from kclient.consumer.group.states import (
     MemberEvent,
     MemberState,
 )
+from kclient.consumer.partition_state import POSITION_TABLE, PositionEvent, PositionState
 from kclient.consumer.share.states import (
     SHARE_SESSION_TABLE,
     SHARE_TABLE,
@@ -35,7 +36,6 @@ from kclient.consumer.share.states import (
     ShareSessionState,
     ShareState,
 )
-from kclient.consumer.subscription import POSITION_TABLE, PositionEvent, PositionState
 from kclient.errors import IllegalStateError
 from kclient.gateway.append import SUCCESSORS as APPEND_SUCCESSORS
 from kclient.gateway.append import AppendState
@@ -57,9 +57,7 @@ from kclient.gateway.groups.streaming.states import (
     TaskState,
 )
 from kclient.gateway.membership.states import GATEWAY_TABLE, GatewayEvent, GatewayState
-from kclient.gateway.partition_states import PARTITION_TABLE
-from kclient.gateway.partition_states import Event as PartitionEvent
-from kclient.gateway.partition_states import State as PartitionState
+from kclient.gateway.partition_states import PARTITION_TABLE, PartitionEvent, PartitionPhase
 from kclient.gateway.shares.states import RECORD_TABLE, RecordEvent, RecordState
 from kclient.gateway.transaction_states import COORDINATED_TABLE, CoordinatedEvent, CoordinatedState
 from kclient.inprocess.hosts import HOST_TABLE, HostEvent, HostState
@@ -107,7 +105,7 @@ MACHINES = {
     "holding": Machine(HOLDING_TABLE, HoldingState, HoldingEvent, "coordinator.md"),
     "link": Machine(LINK_TABLE, LinkState, LinkEvent, "cluster.md"),
     "member": Machine(MEMBER_TABLE, MemberState, MemberEvent, "coordinator.md"),
-    "partition": Machine(PARTITION_TABLE, PartitionState, PartitionEvent, "gateway.md"),
+    "partition": Machine(PARTITION_TABLE, PartitionPhase, PartitionEvent, "gateway.md"),
     "record of a share group": Machine(RECORD_TABLE, RecordState, RecordEvent, "shares.md"),
     "position": Machine(POSITION_TABLE, PositionState, PositionEvent, "fetching.md"),
     "producer id": Machine(PRODUCER_ID_TABLE, ProducerIdPhase, ProducerIdEvent, "producer.md"),

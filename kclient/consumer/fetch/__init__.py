@@ -17,7 +17,8 @@ Who calls whom, from the user down:
         FetchSessionHandler  sends only what changed since the last request (`session`)
       PositionFinder    committed offsets, and what `auto.offset.reset` leads to (`positions`)
 
-The positions themselves are in `kclient.consumer.subscription`, which both rooms share; the lock that guards it is held
-for moments only, never while waiting or decoding. Each change that may make a fetch due sets the `Wakeup` of the
-driver's task. This room does not know `group`: where committed offsets come from is a protocol in `positions`.
+The positions themselves are in `kclient.consumer.partition_state` and `subscription`, which both rooms share; the lock
+that guards them is held for moments only, never while waiting or decoding. Each change that may make a fetch due sets
+the `Wakeup` of the driver's task. This room does not know `group`: where committed offsets come from is a protocol in
+`positions`.
 """

@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from kclient.consumer.fetch.budget import Frame
 from kclient.consumer.fetch.completed_fetch import CompletedFetch
+from kclient.consumer.partition_state import PositionState
 from kclient.consumer.reset import ResetKind
-from kclient.consumer.subscription import PositionState
 from kclient.errors import OffsetOutOfRangeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kclient.consumer.fetch.budget import FetchBudget
-    from kclient.consumer.subscription import PartitionState, SubscriptionState
+    from kclient.consumer.partition_state import PartitionState
+    from kclient.consumer.subscription import SubscriptionState
 
 logger: logging.Logger = logging.getLogger("kclient.consumer.fetcher")
 

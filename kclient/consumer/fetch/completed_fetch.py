@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kclient.consumer.fetch.budget import Frame
-    from kclient.consumer.subscription import PartitionState
+    from kclient.consumer.partition_state import PartitionState
     from kclient.errors import KafkaError
     from kclient.types import Buffer, TopicPartition
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kclient.cluster import ZERO_ID
-from kclient.consumer.subscription import PositionState
+from kclient.consumer.partition_state import PositionState
 from kclient.errors import NoOffsetForPartitionError
 
 if TYPE_CHECKING:

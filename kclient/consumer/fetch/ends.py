@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kclient.consumer.partition_state import PositionState
 from kclient.consumer.records import ConsumerRecords
-from kclient.consumer.subscription import PositionState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from kclient.concurrency import MomentLock
     from kclient.consumer.fetch.fetcher import FetchSettings
-    from kclient.consumer.subscription import PartitionState, SubscriptionState
+    from kclient.consumer.partition_state import PartitionState
+    from kclient.consumer.subscription import SubscriptionState
     from kclient.records import ConsumerRecord
     from kclient.types import OffsetAndMetadata, TopicPartition
 

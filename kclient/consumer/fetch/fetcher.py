@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
     from kclient.cluster import ClusterSnapshot
     from kclient.consumer.metrics import FetchMetrics
-    from kclient.consumer.subscription import PartitionState, SubscriptionState
+    from kclient.consumer.partition_state import PartitionState
+    from kclient.consumer.subscription import SubscriptionState
     from kclient.protocol.messages import (
         FetchableTopicResponse,
         FetchResponse,

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Protocol
 from kclient.cluster import topic_error
 from kclient.consumer.fetch.buffer import deleted_position
 from kclient.consumer.fetch.list_offsets import Question, by_leader, no_leader
+from kclient.consumer.partition_state import PositionState
 from kclient.consumer.reset import LATEST, ResetKind
-from kclient.consumer.subscription import PositionState
 from kclient.errors import KafkaError, NoOffsetForPartitionError
 
 if TYPE_CHECKING:
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from kclient.consumer.attempts import Attempts
     from kclient.consumer.fetch.list_offsets import OffsetAnswer
     from kclient.consumer.notices import PendingErrors
-    from kclient.consumer.subscription import PartitionState, SubscriptionState
+    from kclient.consumer.partition_state import PartitionState
+    from kclient.consumer.subscription import SubscriptionState
     from kclient.consumer.tasks import BackgroundTasks
     from kclient.consumer.waits import Waits
     from kclient.errors import KafkaTimeoutError

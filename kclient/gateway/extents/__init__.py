@@ -5,10 +5,11 @@ partition does it does with that, whatever is behind it:
 
 - On a store whose positions are the ordinals of messages (capability `ordinal_positions`), that is the store's own
   topic: `DirectStore` hands it through, and costs nothing.
-- On any other, and where a partition does not lie in one piece, it is an `ExtentTopic` (`topic.py`) over a list of
-  extents (`extent.py`): offset range → HTP topic and position range. The last one is appended to. Within an extent,
-  chunks (`chunks.py`) tell where some offsets lie; between two of them positions are bisected. The chunks can be
-  found again by reading, the list cannot: it has a row of its own, once there is more than one extent.
+- On any other, and where a partition does not lie in one piece, it is an `ExtentTopic` (`topic.py`, and `reading.py`
+  for all that only reads) over a list of extents (`extent.py`): offset range → HTP topic and position range. The last
+  one is appended to. Within an extent, chunks (`chunks.py`) tell where some offsets lie; between two of them positions
+  are bisected. The chunks can be found again by reading, the list cannot: it has a row of its own, once there is more
+  than one extent.
 
 What a message is to a partition, a batch or an envelope that names the partition around it, is its encoding
 (`encoding.py`). On a store that cannot fence, envelopes tell epochs too, what starts one is a message (`epochs.py`),

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from kclient.errors import KafkaError
-from kclient.gateway.partition_states import State
+from kclient.gateway.partition_states import PartitionPhase
 
 if TYPE_CHECKING:
     from kclient.acls import AclOperation
@@ -46,7 +46,7 @@ class NamedPartitions:
         The first that is not open has all be opened that the request names, so that several whose store hangs are
         waited for once; `named` is used up then.
         """
-        if partition.state is not State.OPEN:
+        if partition.state is not PartitionPhase.OPEN:
             for name, index in named:
                 with suppress(KafkaError):
                     self.find(context, name, index).open_soon()

@@ -27,7 +27,7 @@ from kclient.gateway.handlers.fetch_reading import MOST_AT_ONCE, Fetch, FetchRea
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
 from kclient.gateway.leadership import Leadership
 from kclient.gateway.partition import Partition
-from kclient.gateway.partition_states import UNREAD, State
+from kclient.gateway.partition_states import UNREAD, PartitionPhase
 from kclient.gateway.partitions import PartitionTable
 from kclient.gateway.shields import Shields
 from kclient.gateway.waiters import Waiter
@@ -338,7 +338,7 @@ class FetchHandler(Handler):
             partition = self._reader.find(fetch, wanted.key)
             if partition is not None:
                 waiter.add(partition)
-                if partition.state is not State.OPEN and not partition.undecided:
+                if partition.state is not PartitionPhase.OPEN and not partition.undecided:
                     partition.open_soon()  # all at once
                     closed.append(partition)
         for partition in closed:

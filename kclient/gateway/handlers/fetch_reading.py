@@ -24,7 +24,7 @@ from kclient.gateway.leadership import Leadership
 from kclient.gateway.log import PartitionLog
 from kclient.gateway.old_formats import BATCHES_FETCHED_SINCE
 from kclient.gateway.partition import Partition
-from kclient.gateway.partition_states import State
+from kclient.gateway.partition_states import PartitionPhase
 from kclient.gateway.partitions import PartitionTable
 from kclient.gateway.slow_reads import SlowReadError, SlowReads
 from kclient.gateway.topic_traffic import TopicTraffic
@@ -234,7 +234,7 @@ class FetchReader:
             partition = self.find(fetch, item.key)
             if partition is None:
                 self._look_elsewhere(fetch, number, item)
-            elif partition.state is not State.OPEN or partition.direct is None:
+            elif partition.state is not PartitionPhase.OPEN or partition.direct is None:
                 return None
             else:
                 try:
@@ -271,7 +271,7 @@ class FetchReader:
                 self._look_elsewhere(fetch, number, wanted)
                 continue
             try:
-                if partition.state is not State.OPEN:
+                if partition.state is not PartitionPhase.OPEN:
                     if partition.undecided or partition.being_opened:
                         continue  # it tells when that is over: the others of the request do not wait for it
                     await partition.ready()

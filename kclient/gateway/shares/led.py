@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from kclient.concurrency import Completion
 from kclient.errors import KafkaError, KafkaStorageError, NotLeaderOrFollowerError
 from kclient.gateway.partition_id import PartitionId
-from kclient.gateway.partition_states import State
+from kclient.gateway.partition_states import PartitionPhase
 from kclient.gateway.rows.keys import share_key, shared_topic_key
 from kclient.gateway.rows.share_partitions import SHARED_TOPIC, UNKNOWN, SharedRow
 from kclient.gateway.shares.share_partition import RecordsInFlight
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.shares")
 
-_ENDED: Final = frozenset({State.LEAVING, State.GONE})
+_ENDED: Final = frozenset({PartitionPhase.LEAVING, PartitionPhase.GONE})
 _TRIES: Final = 10
 """So often it is tried to write the first row of a partition while others do."""
 SHARE: Final = 2_500

@@ -24,7 +24,7 @@ _NONE: Final = b""
 logger: logging.Logger = logging.getLogger("kclient.gateway.transactions")
 
 
-class Rows(NamedTuple):
+class OutcomeRows(NamedTuple):
     """What is to be written in one commit, and what it expects."""
 
     writes: dict[str, bytes | None]
@@ -43,7 +43,7 @@ class GroupOutcomes:
         self._manager = manager
         self._flow = flow
 
-    async def rows(self, transaction: Transaction) -> Rows:
+    async def rows(self, transaction: Transaction) -> OutcomeRows:
         """What the commit that completes a prepared transaction writes beside its row.
 
         It expects what has been looked at: a group that was deleted meanwhile, a topic that was, and an offset that was
@@ -55,7 +55,7 @@ class GroupOutcomes:
         Raises:
             HtpError: The store failed.
         """
-        found = Rows({}, {})
+        found = OutcomeRows({}, {})
         if not transaction.groups:
             return found
         transactional_id = transaction.transactional_id
@@ -75,7 +75,7 @@ class GroupOutcomes:
             await self._apply(pending, found)
         return found
 
-    async def _apply(self, pending: list[PendingOffsets], found: Rows) -> None:
+    async def _apply(self, pending: list[PendingOffsets], found: OutcomeRows) -> None:
         names = dict.fromkeys(each.topic for each in chain.from_iterable(each.offsets for each in pending))
         topics = await self._manager.get([topic_key(name) for name in names]) if names else {}
         ids = {key: _topic_id(row) for key, row in topics.items()}

@@ -19,7 +19,7 @@ from kclient.errors import NotCoordinatorError
 from kclient.gateway.coordination import CoordinatorType
 from kclient.gateway.rows.keys import TRANSACTIONS, parse_transaction_key, transaction_key
 from kclient.gateway.rows.transactions import decode_transaction, encode_transaction
-from kclient.gateway.transactions.outcomes import Rows
+from kclient.gateway.transactions.outcomes import OutcomeRows
 from kclient.htp.errors import ConflictError
 from kclient.htp.rows import scan_pages
 from kclient.net.fair_queue import Pace
@@ -49,8 +49,8 @@ Decision: TypeAlias = "Callable[[Transaction | None, int | None], Transaction | 
 """What is to become of an id: is given what its row says (None if there is none), and a producer id if another one is
 needed. Returns the same object if nothing is to change, and None to forget the id."""
 
-Beside: TypeAlias = "Callable[[Transaction], Awaitable[Rows]]"
-_ALONE: Final = Rows({}, {})
+Beside: TypeAlias = "Callable[[Transaction], Awaitable[OutcomeRows]]"
+_ALONE: Final = OutcomeRows({}, {})
 
 
 class Watcher(Protocol):
@@ -200,7 +200,7 @@ class TransactionTable:
             if entry.known and await self._commit(entry, new, rows):
                 return new
 
-    async def _commit(self, entry: _Entry, new: Transaction | None, beside: Rows) -> bool:
+    async def _commit(self, entry: _Entry, new: Transaction | None, beside: OutcomeRows) -> bool:
         """Store what an id has become; False if the row or who coordinates has changed meanwhile."""
         transactional_id = entry.transactional_id
         key = transaction_key(transactional_id)

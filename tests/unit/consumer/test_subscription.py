@@ -8,14 +8,9 @@ import pytest
 
 from kclient.cluster import Backoff
 from kclient.consumer.group.auto_commit import AutoCommit
+from kclient.consumer.partition_state import POSITION_TABLE, PartitionState, PositionState
 from kclient.consumer.reset import EARLIEST, LATEST, ResetKind, ResetPolicy
-from kclient.consumer.subscription import (
-    POSITION_TABLE,
-    PartitionState,
-    PositionState,
-    SubscriptionKind,
-    SubscriptionState,
-)
+from kclient.consumer.subscription import SubscriptionKind, SubscriptionState
 from kclient.errors import ConfigError, IllegalStateError, NoOffsetForPartitionError
 from kclient.types import OffsetAndMetadata, TopicPartition
 

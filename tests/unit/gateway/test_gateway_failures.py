@@ -15,7 +15,7 @@ import pytest
 from kclient.errors import ErrorCode, KafkaError, RequestTimedOutError
 from kclient.gateway import Gateway
 from kclient.gateway.append import AppendState
-from kclient.gateway.partition_states import State
+from kclient.gateway.partition_states import PartitionPhase
 from kclient.gateway.rows.keys import CHECKPOINTS
 from kclient.gateway.rows.partitions import decode_checkpoint
 from kclient.gateway.topics import catalogue, remains
@@ -291,7 +291,7 @@ async def test_what_a_deletion_could_not_remove_is_removed_later(monkeypatch: py
         with monkeypatch.context() as patch:
             patch.setattr(MemoryBroker, "delete", failing)
             assert await wire.delete("t") == 0, "it has gone, whatever is left of it"
-            assert partition.state is State.GONE
+            assert partition.state is PartitionPhase.GONE
             assert (await wire.metadata("t")).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             assert (await wire.create("t")).error_code == ErrorCode.KAFKA_STORAGE_ERROR
         with anyio.fail_after(10):

@@ -14,7 +14,7 @@ from kclient.errors import ErrorCode
 from kclient.gateway import Gateway
 from kclient.gateway.assembly import Assembly
 from kclient.gateway.opening import Openings
-from kclient.gateway.partition_states import State
+from kclient.gateway.partition_states import PartitionPhase
 from kclient.gateway.rows.keys import CHECKPOINTS
 from kclient.gateway.rows.partitions import decode_checkpoint
 from kclient.htp import open_store
@@ -526,7 +526,7 @@ async def test_partitions_are_opened_ahead_beside_one_whose_store_hangs(monkeypa
             record = gateway.parts.topics.get("t")
             assert record is not None
             with anyio.fail_after(5):
-                while sum(each.state is State.OPEN for each in list(record.logs.values())) < 19:
+                while sum(each.state is PartitionPhase.OPEN for each in list(record.logs.values())) < 19:
                     await anyio.lowlevel.checkpoint()
             assert opening.reached.is_set()
             gates.open()

@@ -19,7 +19,7 @@ from kclient.gateway import Gateway, aborted, assembly
 from kclient.gateway.handlers.produce import ProduceHandler
 from kclient.gateway.partition import Partition
 from kclient.gateway.partition_id import PartitionId
-from kclient.gateway.partition_states import State
+from kclient.gateway.partition_states import PartitionPhase
 from kclient.gateway.peers import EndOfTransaction, LocalPeers
 from kclient.gateway.rows.keys import ABORTED
 from kclient.htp import StorageError, open_store
@@ -246,12 +246,12 @@ async def test_a_first_batch_that_could_not_be_verified_comes_before_those_behin
             store.broker.fates.append(Fate.LOST)
             await other.send(produce_request("t", batch_of(b"lost")), 9)
             with anyio.fail_after(20):
-                while partition.state is not State.STALLED:
+                while partition.state is not PartitionPhase.STALLED:
                     await anyio.lowlevel.checkpoint()
                 await wire.send(first, 12)
                 assert await codes_of(wire, first) == [ErrorCode.KAFKA_STORAGE_ERROR]
                 store.broker.failing = None
-                while partition.state is not State.OPEN:
+                while partition.state is not PartitionPhase.OPEN:
                     await anyio.lowlevel.checkpoint()
             await wire.send(second, 12)
         assert await codes_of(wire, second) == [ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER]

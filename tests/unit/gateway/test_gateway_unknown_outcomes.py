@@ -15,7 +15,7 @@ from kclient.errors import ErrorCode
 from kclient.gateway import Gateway
 from kclient.gateway.partition import Partition
 from kclient.gateway.partition_id import PartitionId
-from kclient.gateway.partition_states import State
+from kclient.gateway.partition_states import PartitionPhase
 from kclient.gateway.peers import EndOfTransaction
 from kclient.gateway.rows.keys import UNITS
 from kclient.htp import FencedError, StorageError, open_store
@@ -162,7 +162,7 @@ async def test_without_sequence_numbers_what_is_stored_is_told_so_and_nothing_el
             else:
                 assert row.error_code == ErrorCode.KAFKA_STORAGE_ERROR
             with anyio.fail_after(20):
-                while partition_of(gateway).log.pending or partition_of(gateway).state is not State.OPEN:
+                while partition_of(gateway).log.pending or partition_of(gateway).state is not PartitionPhase.OPEN:
                     await anyio.lowlevel.checkpoint()
             await broker.arrive()
             there += [b"b"] if fate in THERE else []
@@ -270,7 +270,7 @@ async def test_what_comes_meanwhile_waits_in_its_order(url: Url) -> None:
         with anyio.fail_after(20):
             await opening.reached.wait()
         partition = partition_of(gateway)
-        assert partition.state is State.REOPENING
+        assert partition.state is PartitionPhase.REOPENING
         found: list[Any] = []
         group.start_soon(ask, asking, found)
         for number in range(1, 6):
@@ -501,7 +501,7 @@ async def test_closing_before_it_is_known(url: Url, fate: Fate) -> None:
             while not partition_of(gateway).undecided:
                 await anyio.lowlevel.checkpoint()
             await gateway.close(0.5)
-        assert partition_of_closed(gateway).state is State.GONE
+        assert partition_of_closed(gateway).state is PartitionPhase.GONE
     async with serving(url) as (_, wire, _):
         assert await deliver(wire, [second]) == [1]
         assert await wire.values("t") == [b"0", b"1"]
@@ -798,6 +798,6 @@ async def test_an_end_that_does_not_become_durable_is_told_so(monkeypatch: pytes
         broker.holding.pop().decide()
         broker.holding = None
         with anyio.fail_after(20):
-            while partition_of(gateway).state is not State.OPEN:
+            while partition_of(gateway).state is not PartitionPhase.OPEN:
                 await anyio.lowlevel.checkpoint()
         assert await committed(wire) == [b"1"]
