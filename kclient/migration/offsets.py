@@ -20,9 +20,9 @@ from kclient.errors import (
     UnknownMemberIdError,
     UnknownTopicOrPartitionError,
 )
+from kclient.gateway.topics.names import CONSUMER_OFFSETS
 from kclient.types import OffsetAndMetadata, TopicPartition
 
-_OFFSETS_TOPIC: Final = "__consumer_offsets"
 _TOGETHER: Final = 8
 """Groups that are asked for at the same time."""
 ACTIVE: Final = frozenset(
@@ -118,13 +118,13 @@ async def committed(admin: Admin, topics: Mapping[str, int]) -> list[GroupCommit
 async def _check_coordinators(admin: Admin) -> None:
     """Raises where a list of groups lacks some, since the partition that they are kept in has no leader."""
     try:
-        described = (await admin.describe_topics([_OFFSETS_TOPIC]))[_OFFSETS_TOPIC]
+        described = (await admin.describe_topics([CONSUMER_OFFSETS]))[CONSUMER_OFFSETS]
     except (UnknownTopicOrPartitionError, TopicAuthorizationError):  # there are no groups yet, or we must not know
         return
     if orphaned := sorted(each.partition for each in described.partitions if each.leader is None):
         raise CoordinatorNotAvailableError(
-            f"{len(orphaned)} of {len(described.partitions)} partitions of {_OFFSETS_TOPIC} have no leader (the first: "
-            f"{orphaned[0]}), so the groups in them cannot be listed: start the brokers that hold them"
+            f"{len(orphaned)} of {len(described.partitions)} partitions of {CONSUMER_OFFSETS} have no leader (the "
+            f"first: {orphaned[0]}), so the groups in them cannot be listed: start the brokers that hold them"
         )
 
 

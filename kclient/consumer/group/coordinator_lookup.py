@@ -10,17 +10,20 @@ import logging
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from kclient.cluster.coordinators import coordinator_in
+from kclient.cluster.coordinators import GROUP, coordinator_in, coordinator_request
+from kclient.consumer.group.model import GroupRequest, RequestKind
 from kclient.consumer.group.states import COORDINATOR_TABLE, CoordinatorEvent, CoordinatorState
-from kclient.errors import KafkaError
+from kclient.errors import ErrorCode, KafkaError
+from kclient.protocol.messages import FindCoordinatorRequest
 from kclient.state_tables import next_state
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from kclient.consumer.group.model import GroupRequest, MemberSettings
+    from kclient.consumer.group.model import MemberSettings
 
 logger: logging.Logger = logging.getLogger("kclient.consumer.coordinator")
+
+COORDINATOR_GONE = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR})
+"""What a broker answers that is not, or not any more."""
 
 
 class CoordinatorLookup:
@@ -28,10 +31,9 @@ class CoordinatorLookup:
 
     Args:
         settings: The configuration.
-        find_coordinator: Makes the request.
     """
 
-    def __init__(self, settings: MemberSettings, find_coordinator: Callable[[], GroupRequest]) -> None:
+    def __init__(self, settings: MemberSettings) -> None:
         self.state: CoordinatorState = CoordinatorState.UNKNOWN
         self.node: int | None = None
         """Node id of the coordinator, while it is known."""
@@ -40,7 +42,6 @@ class CoordinatorLookup:
         self.retry_at: float = 0.0
         """Nobody is asked before."""
         self._settings = settings
-        self._find_coordinator = find_coordinator
         self._failures = 0
         """How often none was found, or the one failed, since one answered as such."""
         self._lookup: GroupRequest | None = None
@@ -56,7 +57,7 @@ class CoordinatorLookup:
         if now < self.retry_at:
             return self.retry_at
         self._go(CoordinatorEvent.ASKED)
-        self._lookup = self._find_coordinator()
+        self._lookup = self._request()
         requests.append(self._lookup)
         return inf
 
@@ -138,9 +139,19 @@ class CoordinatorLookup:
             return inf
         if now < self._check_at:
             return self._check_at
-        self._check = self._find_coordinator()
+        self._check = self._request()
         requests.append(self._check)
         return inf
+
+    def _request(self) -> GroupRequest:
+        group_id = self._settings.group_id
+        return GroupRequest(
+            RequestKind.FIND_COORDINATOR,
+            None,
+            FindCoordinatorRequest,
+            lambda version: coordinator_request(group_id, GROUP, version),
+            self._settings.request_timeout,
+        )
 
     def _go(self, event: CoordinatorEvent) -> None:
         self.state = next_state(COORDINATOR_TABLE, self.state, event)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from kclient.consumer.group.assignors import Assignor, RebalanceProtocol, common_protocol
 from kclient.consumer.group.consumer_protocol import decode_assignment
+from kclient.consumer.group.coordinator_lookup import COORDINATOR_GONE
 from kclient.consumer.group.errand import Errand
 from kclient.consumer.group.leader import GroupLeader
 from kclient.consumer.group.membership import Membership
@@ -58,7 +59,6 @@ if TYPE_CHECKING:
 
 logger: logging.Logger = logging.getLogger("kclient.consumer.coordinator")
 
-_COORDINATOR_GONE = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR})
 _MEMBERSHIP_GONE = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})
 _TRY_AGAIN = frozenset({ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.REBALANCE_IN_PROGRESS})
 _ABSENT = frozenset({MemberState.UNJOINED, MemberState.FAILED, MemberState.FENCED})
@@ -80,7 +80,7 @@ class GroupMember(Membership):
 
     def __init__(self, settings: MemberSettings, assignors: Sequence[Assignor]) -> None:
         self._requests = GroupRequests(settings, list(assignors))
-        super().__init__(settings, self._requests.find_coordinator)
+        super().__init__(settings)
         self.protocol: RebalanceProtocol = common_protocol(assignors)
         self.state: MemberState = MemberState.UNJOINED
         self._assignors = {assignor.name: assignor for assignor in assignors}
@@ -273,7 +273,7 @@ class GroupMember(Membership):
     ) -> KafkaError:
         """A commit was answered with an error code: what to raise (retriable or not), with the state adjusted."""
         present = identity == self.metadata and identity.generation_id >= 0 and self.state not in _ABSENT
-        if code in _COORDINATOR_GONE:
+        if code in COORDINATOR_GONE:
             self.lose_coordinator(f"a commit was answered with {ErrorCode(code).name}", now, epoch)
         elif code in _MEMBERSHIP_GONE or (code == ErrorCode.GROUP_ID_NOT_FOUND and identity.generation_id >= 0):
             if present and self.state in _BEATING:
@@ -499,7 +499,7 @@ class GroupMember(Membership):
 
     def _join_refused(self, code: int, now: float) -> None:
         """JoinGroup or SyncGroup was answered with an error."""
-        if code in _COORDINATOR_GONE:
+        if code in COORDINATOR_GONE:
             self.lose_coordinator(f"joining was answered with {ErrorCode(code).name}", now)
         elif code in _TRY_AGAIN:
             # a group that rebalances again wants this member soon, however often
@@ -537,7 +537,7 @@ class GroupMember(Membership):
 
     def _on_heartbeat(self, response: Any, now: float) -> None:
         code = response.error_code
-        if code in _COORDINATOR_GONE:
+        if code in COORDINATOR_GONE:
             self.lose_coordinator(f"a heartbeat was answered with {ErrorCode(code).name}", now)
         elif code in {ErrorCode.NONE, *_TRY_AGAIN}:
             self._heartbeats.answered(now)

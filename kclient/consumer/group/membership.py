@@ -19,7 +19,7 @@ from kclient.consumer.group.refusals import max_poll_exceeded, not_a_member
 from kclient.consumer.group.timers import PollTimer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from kclient.consumer.group.assignors import RebalanceProtocol
     from kclient.consumer.group.model import Complete, MemberSettings, Prepare, RacksOf, Step, Todo
@@ -37,13 +37,12 @@ class Membership(ABC):
 
     Args:
         settings: The configuration.
-        find_coordinator: Makes the request that looks for the coordinator.
     """
 
     protocol: RebalanceProtocol
     """Whether a rebalance takes all partitions away first, or those only that go to others."""
 
-    def __init__(self, settings: MemberSettings, find_coordinator: Callable[[], GroupRequest]) -> None:
+    def __init__(self, settings: MemberSettings) -> None:
         self.settings = settings
         self.error: KafkaError | None = None
         """Why the group refused this member; the next poll raises it."""
@@ -52,7 +51,7 @@ class Membership(ABC):
         )
         self.rebalances: int = 0
         """How many times an assignment was completed."""
-        self.lookup: CoordinatorLookup = CoordinatorLookup(settings, find_coordinator)
+        self.lookup: CoordinatorLookup = CoordinatorLookup(settings)
         self._was: ConsumerGroupMetadata | None = None
         """Who it was when it was lost or refused."""
         self._lost_error: KafkaError | None = None

@@ -15,6 +15,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from kclient.consumer.group.assignors import RebalanceProtocol
+from kclient.consumer.group.coordinator_lookup import COORDINATOR_GONE
 from kclient.consumer.group.membership import Membership
 from kclient.consumer.group.model import (
     Complete,
@@ -55,7 +56,6 @@ if TYPE_CHECKING:
 
 logger: logging.Logger = logging.getLogger("kclient.consumer.coordinator")
 
-COORDINATOR_GONE = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR})
 _MEMBERSHIP_GONE = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH})
 _COMMIT_REFUSED = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.GROUP_ID_NOT_FOUND})
 SHORTEST_INTERVAL_MS = 100
@@ -80,7 +80,7 @@ class RemoteMember(Membership):
 
     def __init__(self, settings: MemberSettings, member_id: str | None = None) -> None:
         self._requests = RemoteRequests(settings)
-        super().__init__(settings, self._requests.find_coordinator)
+        super().__init__(settings)
         self.state: RemoteState = RemoteState.UNJOINED
         self._id = member_id or new_id()
         self._wanted: Interest | None = None

@@ -6,13 +6,11 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kclient.cluster.coordinators import GROUP, coordinator_request
 from kclient.consumer.group.model import GroupRequest, RequestKind
 from kclient.errors import UnsupportedVersionError
 from kclient.protocol.messages import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatRequestTopicPartitions,
-    FindCoordinatorRequest,
 )
 
 if TYPE_CHECKING:
@@ -56,15 +54,6 @@ class RemoteRequests:
 
     def __init__(self, settings: MemberSettings) -> None:
         self._settings = settings
-
-    def find_coordinator(self) -> GroupRequest:
-        """Which broker coordinates the group?"""
-        group_id = self._settings.group_id
-
-        def build(version: int) -> FindCoordinatorRequest:
-            return coordinator_request(group_id, GROUP, version)
-
-        return self._request(RequestKind.FIND_COORDINATOR, None, FindCoordinatorRequest, build)
 
     def heartbeat(self, node: int, member_id: str, epoch: int, report: Report, told: Report | None) -> GroupRequest:
         """Still there, and what has changed since.

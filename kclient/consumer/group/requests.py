@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kclient.cluster.coordinators import GROUP, coordinator_request
 from kclient.consumer.group.consumer_protocol import (
     PROTOCOL_TYPE,
     decode_subscription,
@@ -14,7 +13,6 @@ from kclient.consumer.group.consumer_protocol import (
 from kclient.consumer.group.model import ConsumerGroupMetadata, GroupRequest, MemberSettings, RacksOf, RequestKind
 from kclient.errors import KafkaError
 from kclient.protocol.messages import (
-    FindCoordinatorRequest,
     HeartbeatRequest,
     JoinGroupRequest,
     JoinGroupRequestProtocol,
@@ -42,15 +40,6 @@ class GroupRequests:
     def __init__(self, settings: MemberSettings, assignors: Sequence[Assignor]) -> None:
         self._settings = settings
         self._assignors = assignors
-
-    def find_coordinator(self) -> GroupRequest:
-        """Which broker coordinates the group?"""
-        group_id = self._settings.group_id
-
-        def build(version: int) -> FindCoordinatorRequest:
-            return coordinator_request(group_id, GROUP, version)
-
-        return self._request(RequestKind.FIND_COORDINATOR, None, FindCoordinatorRequest, build)
 
     def join(
         self,

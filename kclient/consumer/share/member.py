@@ -11,18 +11,17 @@ import logging
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from kclient.cluster.coordinators import GROUP, coordinator_request
-from kclient.consumer.group.coordinator_lookup import CoordinatorLookup
+from kclient.consumer.group.coordinator_lookup import COORDINATOR_GONE, CoordinatorLookup
 from kclient.consumer.group.errand import Errand
 from kclient.consumer.group.model import GroupRequest, MemberSettings, RequestKind, Todo
-from kclient.consumer.group.remote_member import COORDINATOR_GONE, SHORTEST_INTERVAL_MS, new_id
+from kclient.consumer.group.remote_member import SHORTEST_INTERVAL_MS, new_id
 from kclient.consumer.group.remote_requests import JOINS, LEAVES
 from kclient.consumer.group.target import AssignmentTarget
 from kclient.consumer.group.timers import PollTimer, RemoteHeartbeats
 from kclient.consumer.share.refusals import max_poll_exceeded, not_served, share_refused
 from kclient.consumer.share.states import SHARE_TABLE, ShareEvent, ShareState
 from kclient.errors import ClosedError, ErrorCode, KafkaError, UnsupportedVersionError, error_for
-from kclient.protocol.messages import FindCoordinatorRequest, ShareGroupHeartbeatRequest
+from kclient.protocol.messages import ShareGroupHeartbeatRequest
 from kclient.state_tables import next_state
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ class ShareMember:
         """What is to be read, with the topics' ids."""
         self.rebalances: int = 0
         """How many times the broker assigned something else."""
-        self.lookup: CoordinatorLookup = CoordinatorLookup(settings, self._find_coordinator)
+        self.lookup: CoordinatorLookup = CoordinatorLookup(settings)
         self._target = AssignmentTarget()
         self._told: frozenset[str] | None = None
         """The subscription that the broker knows; None if nothing is certain."""
@@ -141,16 +140,6 @@ class ShareMember:
         return inf if self.outside else self._polls.deadline
 
     # ------------------------------------------------------------------ requests
-
-    def _find_coordinator(self) -> GroupRequest:
-        group_id = self.settings.group_id
-        return GroupRequest(
-            RequestKind.FIND_COORDINATOR,
-            None,
-            FindCoordinatorRequest,
-            lambda version: coordinator_request(group_id, GROUP, version),
-            self.settings.request_timeout,
-        )
 
     def _plain(self, epoch: int) -> ShareGroupHeartbeatRequest:
         return ShareGroupHeartbeatRequest(group_id=self.settings.group_id, member_id=self.member_id, member_epoch=epoch)

@@ -24,7 +24,7 @@ PRODUCE_SINCE: Final = 10
 FETCH_SINCE: Final = 16
 """The versions from which on answers have a place for it."""
 MOVED: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
-"""Errors of Fetch after which a client looks for the leader, or its epoch."""
+"""Errors of reading after which a client looks for the leader, or its epoch."""
 
 
 def tell_producer(

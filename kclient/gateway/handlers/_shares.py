@@ -14,6 +14,7 @@ from kclient.errors import (
     UnknownTopicOrPartitionError,
 )
 from kclient.gateway.error_codes import code_of, text_of
+from kclient.gateway.handlers._leaders import MOVED
 from kclient.gateway.handlers.share_groups import check_shares_are_on
 from kclient.gateway.partition_id import PartitionId
 from kclient.gateway.partition_life import moved
@@ -41,7 +42,6 @@ RENEWING_SINCE: Final = 2
 _KINDS: Final = frozenset(KINDS)
 _LONGEST_MEMBER: Final = 36
 """Characters of a member's id (KIP-1082)."""
-_MOVED: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
 
 
 class _Batch(Protocol):
@@ -231,7 +231,7 @@ class ShareRequests:
 
     def leader(self, client: ConnectionContext, key: PartitionId, code: int) -> Leader | None:
         """Who leads a partition, where a client is told so."""
-        if code not in _MOVED:
+        if code not in MOVED:
             return None
         try:
             record = self.topic(client, key.topic_id)

@@ -21,13 +21,13 @@ from kclient.spark.cluster import LiveCluster
 from kclient.spark.options import ReadOptions, parse_read_options
 from kclient.spark.pipelines.columns import RECEIPTS, SCHEMA
 from kclient.spark.pipelines.folder import ArchiveFolder, StagedRun
-from kclient.spark.pipelines.job import cause_of, run_job
+from kclient.spark.pipelines.job import OnProgress, cause_of, run_job
 from kclient.spark.pipelines.layout import BY_DATE, ArchiveLayout, layout_of, topic_of
 from kclient.spark.pipelines.manifest import ArchivedFile, ArchivedRange, ArchiveError, Manifest
 from kclient.spark.pipelines.parquet_choices import parquet_choices, session_for
 from kclient.spark.pipelines.places import local_folder
 from kclient.spark.pipelines.planning import ArchivePlan, archivable_topics, plan
-from kclient.spark.pipelines.publishing import OnProgress, publish
+from kclient.spark.pipelines.publishing import publish
 from kclient.spark.pipelines.receipts import ReadReceipt, Receipt, from_text, verified_files
 from kclient.spark.pipelines.settings import text_settings
 from kclient.spark.pipelines.tasks import PROGRESS, READ, WRITE, Reading, Writing, progress_of

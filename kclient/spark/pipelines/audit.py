@@ -6,7 +6,7 @@ Spark's tasks read both sides of a range and tell what they found in a few numbe
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +17,12 @@ from kclient.spark.pipelines.audit_report import AuditReport
 from kclient.spark.pipelines.audit_results import RangeResult, from_text, to_text
 from kclient.spark.pipelines.audit_sides import ArchivedTopic, ReadableSide, TopicAt, check_side, opened
 from kclient.spark.pipelines.failures import AuditError
-from kclient.spark.pipelines.job import collected
+from kclient.spark.pipelines.job import OnProgress, collected
 
 if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql import SparkSession
 
-_OnProgress = Callable[[str, int, int], None]
 _WAYS = ("auto", "offset", "order")
 _EMPTY = (0, 0)
 
@@ -49,7 +48,7 @@ def audit(
     overlap: bool = False,
     ignore: Collection[str] = (),
     range_size: int = 1_000_000,
-    progress: _OnProgress | None = None,
+    progress: OnProgress | None = None,
 ) -> AuditReport:
     """Compares two topics, or a topic and an archive, or two archives.
 
@@ -175,7 +174,7 @@ class Comparing:
 
 
 def _compared(
-    spark: SparkSession, sides: Sequence[ReadableSide], rules: Rules, stretches: Sequence[Stretch], report: _OnProgress
+    spark: SparkSession, sides: Sequence[ReadableSide], rules: Rules, stretches: Sequence[Stretch], report: OnProgress
 ) -> list[RangeResult]:
     if not stretches:
         return []

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,7 +32,7 @@ from kclient.spark.pipelines.compact_tasks import (
     write_empty,
 )
 from kclient.spark.pipelines.failures import CompactError
-from kclient.spark.pipelines.job import collected
+from kclient.spark.pipelines.job import OnProgress, collected
 from kclient.spark.pipelines.parquet_choices import codec_of
 from kclient.spark.pipelines.places import local_folder
 from kclient.spark.ranges import DataLossError
@@ -40,7 +40,6 @@ from kclient.spark.ranges import DataLossError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_OnProgress = Callable[[str, int, int], None]
 _RANGE = 1_000_000
 """A task reads so many offsets at most."""
 
@@ -100,7 +99,7 @@ def compact(
     fail_on_data_loss: bool = True,
     restart_recreated: bool = False,
     dry_run: bool = False,
-    progress: _OnProgress | None = None,
+    progress: OnProgress | None = None,
 ) -> CompactSummary:
     """Makes a table of the latest record of each key: of what is new since the last run, and of the last run's table.
 
@@ -185,7 +184,7 @@ class CompactRun:
         refuse_null_keys: bool = False,
         fail_on_data_loss: bool = True,
         restart_recreated: bool = False,
-        progress: _OnProgress | None = None,
+        progress: OnProgress | None = None,
     ) -> None:
         self._spark = spark
         self._source = source

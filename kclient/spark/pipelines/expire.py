@@ -19,9 +19,10 @@ from kclient.arguments import as_names, check_callback, check_topic, shown
 from kclient.errors import ConfigError
 from kclient.spark.pipelines.archive_view import ArchivedRecords, ArchiveView
 from kclient.spark.pipelines.folder import ArchiveFolder
+from kclient.spark.pipelines.job import OnProgress
 from kclient.spark.pipelines.manifest import ArchivedRange, ArchiveError, Manifest
 from kclient.spark.pipelines.places import local_folder
-from kclient.spark.pipelines.publishing import OnProgress, publish
+from kclient.spark.pipelines.publishing import publish
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+OnProgress = Callable[[str, int, int], None]
+"""Told of a step's name, what is done of it, and what there is."""
+
 _PROPERTIES = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
 _LOOK_S = 0.25
 _END_S = 15.0

@@ -18,6 +18,7 @@ from kclient.arguments import check_callback
 from kclient.errors import ConfigError
 from kclient.spark.admission import limited
 from kclient.spark.pipelines.failures import MirrorError
+from kclient.spark.pipelines.job import OnProgress
 from kclient.spark.pipelines.mirror_groups import GroupsMirrored, mirror_groups
 from kclient.spark.pipelines.mirror_offsets import OffsetTranslator
 from kclient.spark.pipelines.mirror_planning import MirrorSelection, checked_mirror
@@ -34,8 +35,6 @@ from kclient.types import TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-_OnProgress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -119,7 +118,7 @@ def mirror(
     max_offsets: int | None = None,
     mirror_id: str | None = None,
     dry_run: bool = False,
-    progress: _OnProgress | None = None,
+    progress: OnProgress | None = None,
 ) -> MirrorSummary:
     """Writes what topics hold now to another cluster, each record once, and goes on where an earlier run has ended.
 
@@ -183,7 +182,7 @@ class MirrorRun:
         settings: Mapping[str, str],
         asking: Mapping[str, str],
         mirror_id: str | None,
-        progress: _OnProgress | None,
+        progress: OnProgress | None,
     ) -> None:
         self._spark = spark
         self._selection = selection

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 from kclient.spark.pipelines.folder import ArchiveFolder, explained, sync
 from kclient.spark.pipelines.layout import ArchiveLayout, topic_of
 from kclient.spark.pipelines.manifest import Manifest
 from kclient.spark.pipelines.parquet_files import write_empty
-
-OnProgress = Callable[[str, int, int], None]
-"""Told of a step's name, what is done of it, and what there is."""
 
 _NUMBER = re.compile(r"[\d.-]|(nan|inf|infinity|true|false|null)$", re.IGNORECASE)
 """What readers may take for something else than text, as the value of a folder's name."""

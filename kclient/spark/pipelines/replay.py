@@ -22,6 +22,7 @@ from kclient.errors import ConfigError
 from kclient.spark.options import check_address, shared_address
 from kclient.spark.pipelines.archive_view import ArchivedPartition, ArchiveView
 from kclient.spark.pipelines.failures import ReplayError
+from kclient.spark.pipelines.job import OnProgress
 from kclient.spark.pipelines.places import local_folder
 from kclient.spark.pipelines.replay_driver import Watch, by_partition, carried_out, key_of, nothing, size_of
 from kclient.spark.pipelines.replay_planning import (
@@ -44,7 +45,6 @@ from kclient.spark.pipelines.settings import text_settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_OnProgress = Callable[[str, int, int], None]
 _REFUSED = {
     "key.serializer": "keys are bytes already",
     "value.serializer": "values are bytes already",
@@ -130,7 +130,7 @@ def replay(
     append: bool = False,
     replay_id: str | None = None,
     dry_run: bool = False,
-    progress: _OnProgress | None = None,
+    progress: OnProgress | None = None,
 ) -> ReplaySummary:
     """Writes what an archive holds to topics, each record once, and goes on where an earlier run has ended.
 
@@ -220,7 +220,7 @@ class ReplayRun:
         selection: ReplaySelection,
         replay_id: str | None,
         append: bool,
-        progress: _OnProgress | None,
+        progress: OnProgress | None,
     ) -> None:
         self._spark = spark
         self._settings = settings

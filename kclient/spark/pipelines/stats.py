@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ from kclient.arguments import as_count, check_callback, shown
 from kclient.errors import ConfigError
 from kclient.spark.pipelines.audit_sides import ArchivedTopic, ReadableSide, TopicAt, check_side, opened
 from kclient.spark.pipelines.failures import StatsError
-from kclient.spark.pipelines.job import collected
+from kclient.spark.pipelines.job import OnProgress, collected
 from kclient.spark.pipelines.stats_counting import RangeCounter, by_key
 from kclient.spark.pipelines.stats_report import SPANS_MS, StatsReport
 from kclient.spark.pipelines.stats_results import (
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql import SparkSession
 
-_OnProgress = Callable[[str, int, int], None]
 _COUNTED = "result string, key binary, records long, size long"
 _TOLD = "result string, keys string"
 _RANGE = 1_000_000
@@ -52,7 +51,7 @@ def stats(
     per: str = "hour",
     keys: bool = True,
     top: int = 20,
-    progress: _OnProgress | None = None,
+    progress: OnProgress | None = None,
 ) -> StatsReport:
     """Counts what a topic holds now, or an archive of it.
 
@@ -189,7 +188,7 @@ def _largest_of(batch: pyarrow.RecordBatch, most: int) -> tuple[KeyShare, ...]:
 
 
 def _counted(
-    spark: SparkSession, counting: Counting, ranges: Sequence[CountedRange], report: _OnProgress
+    spark: SparkSession, counting: Counting, ranges: Sequence[CountedRange], report: OnProgress
 ) -> tuple[list[str], list[str]]:
     """What was found in ranges, and of keys."""
     from pyspark.sql import functions
