@@ -9,7 +9,7 @@ import anyio
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import Gauge, InMemoryMetricReader, NumberDataPoint, Sum
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
 
 from kclient import Consumer, Producer
 from kclient.errors import MissingExtraError
@@ -84,3 +84,4 @@ async def test_they_have_short_names() -> None:
     with memory_broker() as address:
         async with Producer(bootstrap_servers=address, metric_reporters="prometheus,otel", client_id="short") as made:
             await (await made.send("t", b"1"))
+            assert exposed(REGISTRY)['kafka_producer_record_send_total{client_id="short"}'] == 1
