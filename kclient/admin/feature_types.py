@@ -96,7 +96,7 @@ def as_feature_updates(updates: object) -> dict[str, FeatureUpdate]:
         if not isinstance(name, str):
             raise TypeError(f"the name of a feature is text, not {shown(name)}")
         if not name or len(name) > _CHARACTERS or not name.isascii():
-            raise ValueError(f"{shown(name)} is no name of a feature")
+            raise ValueError(f"{shown(name)} is not the name of a feature")
         if not isinstance(update, FeatureUpdate):
             raise TypeError(f"the update of {name} is a FeatureUpdate, not {shown(update)}")
     return dict(updates)

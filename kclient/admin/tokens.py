@@ -43,7 +43,7 @@ _PATIENCE = 2.0
 _REASONS: Final[Mapping[int, str]] = {
     ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED: "the cluster has no delegation tokens; delegation.token.secret.key, the "
     "same for all brokers and controllers, switches them on",
-    ErrorCode.DELEGATION_TOKEN_NOT_FOUND: "the cluster has no token of this HMAC: it has ended, or another cluster "
+    ErrorCode.DELEGATION_TOKEN_NOT_FOUND: "the cluster has no token of this HMAC: it has expired, or another cluster "
     "made it",
     ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH: "this user is neither its owner, nor who asked for it, nor one of its "
     "renewers",

@@ -100,7 +100,7 @@ def _named(kind: type[E], text: str, option: str) -> E:
 def _operation(text: str) -> AclOperation:
     found = _named(AclOperation, text, "--operation")
     if found is AclOperation.ANY:
-        raise UsageError("--operation any is no operation; all is the one that stands for the others")
+        raise UsageError("--operation any is not an operation; all is the one that stands for the others")
     return found
 
 

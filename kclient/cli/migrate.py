@@ -77,7 +77,7 @@ def selection(topics: list[str] | None, pattern: str | None, exclude: list[str] 
     try:
         compiled = None if pattern is None else re.compile(pattern)
     except re.error as error:
-        raise UsageError(f"--pattern {pattern!r} is no regular expression: {error}") from error
+        raise UsageError(f"--pattern {pattern!r} is not a regular expression: {error}") from error
     return TopicSelection(frozenset(topics or ()), compiled, frozenset(exclude or ()))
 
 
@@ -102,7 +102,7 @@ def _check_store(address: str) -> None:
         )
     directory = Path(_directory(address))
     if directory.exists() and not directory.is_dir():
-        raise UsageError(f"--to {address}: that is no directory")
+        raise UsageError(f"--to {address}: that is not a directory")
 
 
 def _directory(address: str) -> str:

@@ -78,7 +78,7 @@ class FollowedContext:
         self._again = False
         missing = [path for path, stamp in zip(self._files, self._stamp, strict=True) if stamp is None]
         if missing:
-            self._tell(names, f"{missing[0]} is not there, or is no file")
+            self._tell(names, f"{missing[0]} is missing, or is not a file")
             return
         try:
             self._context = self._make()

@@ -59,7 +59,7 @@ class EnvironmentProvider:
         try:
             self._allowed = None if pattern is None else re.compile(pattern)
         except re.error as error:
-            raise ConfigError(f"allowlist.pattern is no regular expression: {error}") from None
+            raise ConfigError(f"allowlist.pattern is not a regular expression: {error}") from None
 
     def get(self, path: str, keys: Iterable[str]) -> Mapping[str, str]:
         if path:
@@ -115,7 +115,7 @@ class DirectoryProvider:
         found = {}
         for key in keys:
             if not key or Path(key).name != key:
-                raise ConfigError(f"{brief(key)} is no name of a file")
+                raise ConfigError(f"{brief(key)} is not the name of a file")
             if _is_file(folder / key):
                 found[key] = _read(self._paths.check(str(folder / key)), str(folder / key))
         return found
@@ -272,7 +272,7 @@ def _lookup(
 
 def _check_no_others(parameters: Mapping[str, str]) -> None:
     if parameters:
-        raise ConfigError(f"{brief(sorted(parameters)[0])} is no parameter of this provider")
+        raise ConfigError(f"{brief(sorted(parameters)[0])} is not a parameter of this provider")
 
 
 def _read(path: Path, given: str) -> str:

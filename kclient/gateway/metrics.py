@@ -94,7 +94,7 @@ class MetricRegistry:
 
     def _define(self, made: _Defined) -> None:
         if not _NAME.fullmatch(made.name) or not made.name.endswith(made.unit):
-            raise ValueError(f"{made.name!r} is no name of a metric{made.unit and f' in {made.unit}'}")
+            raise ValueError(f"{made.name!r} is not the name of a metric{made.unit and f' in {made.unit}'}")
         if made.name in self._defined:
             raise IllegalStateError(f"there is a metric {made.name} already")
         self._defined[made.name] = made

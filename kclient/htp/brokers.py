@@ -53,7 +53,7 @@ def brokers_asked_for(rest: str, brokers: int | None = None) -> tuple[str, int |
         return rest, None if brokers is None else _checked(brokers)
     name, value = option.groups()
     if name != "brokers":
-        raise ConfigError(f"{shown(name)} is no option of a store's address: there is ?brokers=N")
+        raise ConfigError(f"{shown(name)} is not an option of a store's address: there is ?brokers=N")
     told = _checked(int(value) if value.isascii() and value.isdigit() and len(value) < 9 else value)
     if brokers is not None and _checked(brokers) != told:
         raise ConfigError(f"the store's address says brokers={told}, and brokers={brokers} is given beside it")

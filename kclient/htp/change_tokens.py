@@ -47,7 +47,7 @@ def parse_token(token: str) -> ChangePlace:
     try:
         return ChangePlace(int(history, 16), parse_number(rest[0].encode()), rest[1] if len(rest) > 1 else None)
     except (ValueError, IndexError):
-        raise ValueError(f"{shown(token)} is no token of a log of changes") from None
+        raise ValueError(f"{shown(token)} is not a token of a change log") from None
 
 
 def check_prefixes(prefixes: Iterable[str]) -> tuple[str, ...]:

@@ -71,10 +71,10 @@ def prefix_end(prefix: str) -> str | None:
 
 
 def parse_object(row: bytes) -> dict[str, Any]:
-    """The JSON object of a row. Raises `ValueError` if it holds none, or a number that is no integer."""
+    """The JSON object of a row. Raises `ValueError` if it holds none, or a number that is not an integer."""
     value = _parse(row)
     if type(value) is not dict:
-        raise ValueError(f"{row[:_SHOWN]!r} is no object")
+        raise ValueError(f"{row[:_SHOWN]!r} is not an object")
     return value
 
 
@@ -82,21 +82,21 @@ def parse_list(row: bytes, *lengths: int) -> list[Any]:
     """The JSON list of a row, with one of these numbers of values. Raises `ValueError` if it holds none."""
     value = _parse(row)
     if type(value) is not list or len(value) not in lengths:
-        raise ValueError(f"{row[:_SHOWN]!r} is no list of {' or '.join(map(str, lengths))} values")
+        raise ValueError(f"{row[:_SHOWN]!r} is not a list of {' or '.join(map(str, lengths))} values")
     return value
 
 
 def parse_number(row: bytes, least: int = 0, greatest: int = GREATEST) -> int:
     """The number that is all of a row, in digits. Raises `ValueError` if it is none within these bounds."""
     if not _DIGITS.fullmatch(row):
-        raise ValueError(f"{row[:_SHOWN]!r} is no number")
+        raise ValueError(f"{row[:_SHOWN]!r} is not a number")
     return whole(int(row), least, greatest)
 
 
 def whole(value: Any, least: int = 0, greatest: int = GREATEST) -> int:
     """A field that is an integer. Raises `ValueError` if it is none within these bounds."""
     if type(value) is not int or not least <= value <= greatest:
-        raise ValueError(f"{str(value)[:_SHOWN]} is no integer from {least} to {greatest}")
+        raise ValueError(f"{str(value)[:_SHOWN]} is not an integer from {least} to {greatest}")
     return value
 
 
@@ -109,7 +109,7 @@ def check_opening(epoch: int, next_position: int) -> None:
 def string(value: Any) -> str:
     """A field that is text. Raises `ValueError` if it is none, or none that could be sent."""
     if type(value) is not str:
-        raise ValueError(f"{str(value)[:_SHOWN]} is no text")
+        raise ValueError(f"{str(value)[:_SHOWN]} is not a string")
     value.encode()  # an escape may stand for half a character
     return value
 
@@ -179,4 +179,4 @@ def _parse(row: bytes) -> Any:
 
 
 def _no_integer(number: str) -> NoReturn:
-    raise ValueError(f"{number[:_SHOWN]} is no integer")
+    raise ValueError(f"{number[:_SHOWN]} is not an integer")

@@ -49,7 +49,7 @@ def open_store(url: str, **options: Any) -> Store:
     given: object = url
     scheme, colon, rest = url.partition(":") if isinstance(given, str) else ("", "", "")
     if not colon:
-        raise ConfigError(f"{shown(url)} is no store: say memory:NAME or embedded:DIRECTORY")
+        raise ConfigError(f"{shown(url)} is not a store: say memory:NAME or embedded:DIRECTORY")
     opener = _opener(scheme)
     try:
         inspect.signature(opener).bind(rest, **options)

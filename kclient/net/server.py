@@ -161,7 +161,7 @@ class Server:
 
         Raises:
             OSError: If it cannot be bound; the text names the address.
-            TypeError: If the port is no integer.
+            TypeError: If the port is not an integer.
             ValueError: If the port is out of its range, or the context is a client's.
         """
         check_port(port)

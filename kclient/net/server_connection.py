@@ -452,7 +452,9 @@ class ServerConnection:
         self.share.add(-size, requests=-size)
 
     def _garbled(self, error: ProtocolError) -> None:
-        logger.warning("%s sent what is no Kafka request, the connection is closed: %s", self.peer, str(error))
+        logger.warning(
+            "%s sent something that is not a Kafka request, the connection is closed: %s", self.peer, str(error)
+        )
         self._take_no_more()
 
     def _take_no_more(self) -> None:

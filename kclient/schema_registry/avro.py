@@ -110,7 +110,8 @@ class AvroReader:
     @staticmethod
     def _no_schema(schema: RegisteredSchema, error: Exception) -> SerializationError:
         return SerializationError(
-            f"the schema {schema.schema_id} is no Avro schema: {str(error)[:_LONGEST_REASON] or type(error).__name__}"
+            f"the schema {schema.schema_id} is not an Avro schema: "
+            f"{str(error)[:_LONGEST_REASON] or type(error).__name__}"
         )
 
 

@@ -163,14 +163,14 @@ def _default(schema: Any, value: Any, named: Mapping[str, Any]) -> Any:
                 return _default(each, value, named)
             except ValueError:
                 continue
-        raise ValueError(f"{value!r} is no default of the union {schema}")
+        raise ValueError(f"{value!r} is not a default of the union {schema}")
     if isinstance(schema, str) and schema not in _PRIMITIVE:
         return _default(named[schema], value, named)
     kind = schema if isinstance(schema, str) else schema["type"]
     if isinstance(value, bytes | Decimal):  # of a record that was completed before
         return value
     if not isinstance(value, _IN_JSON[kind]) or (isinstance(value, bool) and kind != "boolean"):
-        raise ValueError(f"{value!r} is no default of the type {kind}")
+        raise ValueError(f"{value!r} is not a default of the type {kind}")
     if kind in {"bytes", "fixed"}:
         data = value.encode("latin-1")
         is_decimal = isinstance(schema, dict) and schema.get("logicalType") == DECIMAL

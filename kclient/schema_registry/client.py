@@ -270,7 +270,9 @@ def _address(url: str) -> str:
     except ValueError:
         fine = False
     if not fine or any(each.isspace() for each in url):
-        raise ConfigError(f"{shown(url)} is no address of a schema registry: it is http:// or https://, host and port")
+        raise ConfigError(
+            f"{shown(url)} is not the address of a schema registry: it is http:// or https://, host and port"
+        )
     return urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/"), "", ""))
 
 
@@ -319,7 +321,7 @@ def _schema(answer: Mapping[str, Any], schema_id: Any) -> RegisteredSchema:
             raise TypeError
         return RegisteredSchema(schema_id, kind, text, tuple(_reference(each) for each in references))
     except (TypeError, LookupError, ValueError):
-        raise SchemaRegistryError(f"this is no answer of a schema registry: {shown(dict(answer))}") from None
+        raise SchemaRegistryError(f"this is not the answer of a schema registry: {shown(dict(answer))}") from None
 
 
 def _reference(found: Mapping[str, Any]) -> SchemaReference:

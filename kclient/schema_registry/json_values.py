@@ -53,18 +53,18 @@ class JsonReader:
             text = json.loads(schema.text)
             known = Documents(text, documents)
         except (ValueError, RecursionError) as error:
-            raise SerializationError(f"the schema {schema.schema_id} is no JSON: {error}") from error
+            raise SerializationError(f"the schema {schema.schema_id} is not JSON: {error}") from error
         self.data_type: pyarrow.DataType
         self.data_type, self._fit = _Shapes(known).of([(text, known.main)], 0)
 
     def read(self, data: bytes) -> Any:
-        """A value. Raises `SerializationError` if it is no JSON, or does not fit."""
+        """A value. Raises `SerializationError` if it is not JSON, or does not fit."""
         payload = split(data).payload
         try:
             value = json.loads(bytes(payload))
             return self._fit(value)
         except (ValueError, RecursionError) as error:
-            raise SerializationError(f"the value is no JSON: {error}") from error
+            raise SerializationError(f"the value is not JSON: {error}") from error
 
 
 Part = tuple[Any, Document]

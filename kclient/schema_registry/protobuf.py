@@ -126,7 +126,7 @@ def _file(registry: SchemaRegistry, schema_id: int) -> Any:
     except binascii.Error as error:
         raise _no_descriptor(schema_id, error) from error
     except (TypeError, ValueError, KeyError) as error:
-        raise SerializationError(f"the schema {schema_id} is no Protobuf file: {error}{_hint(absent)}") from error
+        raise SerializationError(f"the schema {schema_id} is not a Protobuf file: {error}{_hint(absent)}") from error
     except DecodeError as error:
         raise _no_descriptor(schema_id, error) from error
 

@@ -402,7 +402,9 @@ def _changed_settings(
         elif change.operation in (Operation.APPEND, Operation.SUBTRACT):
             # Kafka has its subscriptions' lists replaced as a whole, too
             if setting.type is not SettingType.LIST or table is CLIENT_METRICS_SETTINGS:
-                raise InvalidConfigurationError(f"{change.name} is no list to append to or subtract from")
+                raise InvalidConfigurationError(
+                    f"{change.name} is not a list: nothing can be appended to it or subtracted from it"
+                )
             now = changed.get(change.name, default(change.name) or "")
             changed[change.name] = _edit_list(now, change.value, append=change.operation == Operation.APPEND)
         else:

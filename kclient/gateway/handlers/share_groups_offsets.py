@@ -233,7 +233,7 @@ class AlterShareGroupOffsetsHandler(Handler):
                 if record is not None and not 0 <= number < record.partitions:
                     found = UnknownTopicOrPartitionError(f"there is no partition {record.name}-{number}")
                 elif start < _UNKNOWN:
-                    found = InvalidRequestError(f"{start} is no offset")
+                    found = InvalidRequestError(f"{start} is not an offset")
                 if found is not None:
                     put_error(row, found, self.ROLE)
                 elif record is not None:

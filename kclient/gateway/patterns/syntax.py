@@ -223,7 +223,7 @@ class _Parser:
         end = self._text.find(">", self._at)
         name = self._text[self._at : end] if end > 0 else ""
         if not name or not all(each.isascii() and (each.isalnum() or each == "_") for each in name):
-            self._wrong("this is no name of a group", begin)
+            self._wrong("this is not a valid group name", begin)
         if name in self._names:
             self._wrong(f"two groups are called {name}", begin)
         self._names.add(name)
@@ -284,7 +284,7 @@ class _Parser:
         if name == "Any":
             return CharSet(((0, LAST),) if wanted else ())
         if name not in CATEGORIES:
-            self._wrong(f"{name[:30]!r} is no category of characters that is known here (scripts are not)", begin)
+            self._wrong(f"{name[:30]!r} is not a known category of characters (scripts are not supported)", begin)
         return CharSet(categories=((name, wanted),), folded=self._flags.folded)
 
     def _character(self, begin: int) -> str:
@@ -315,7 +315,7 @@ class _Parser:
             if len(digits) < 2:
                 digits = ""
         if not digits or len(digits) > 8 or not _HEX.issuperset(digits) or int(digits, 16) > LAST:
-            self._wrong("this is no character", begin)
+            self._wrong("this is not a character", begin)
         return chr(int(digits, 16))
 
     def _set(self, begin: int) -> CharSet:
@@ -362,7 +362,7 @@ class _Parser:
         negated = name.startswith("^")
         ranges = POSIX.get(name[negated:])
         if ranges is None:
-            self._wrong(f"{name[:30]!r} is no class of characters")
+            self._wrong(f"{name[:30]!r} is not a class of characters")
         self._at = end + 2
         return CharSet(inverted(ranges) if negated else ranges)
 

@@ -221,5 +221,5 @@ def _parse_held(row: dict[str, Any]) -> dict[bytes, dict[int, int]]:
 def _topic(text: str) -> bytes:
     topic_id = bytes.fromhex(text)
     if len(topic_id) != _TOPIC_ID:
-        raise ValueError(f"{text[:100]!r} is no id of a topic")
+        raise ValueError(f"{text[:100]!r} is not a topic id")
     return topic_id

@@ -72,7 +72,7 @@ def _offsets(topics: Iterable[tuple[str, str, list[list[Any]]]]) -> Iterator[tup
     for name, topic_id, offsets in topics:
         key = bytes.fromhex(topic_id)
         if len(key) != _TOPIC_ID:
-            raise ValueError(f"{topic_id!r} is no topic's id")
+            raise ValueError(f"{topic_id!r} is not a topic id")
         for number, offset, epoch, metadata, commit_ms in offsets:
             committed = CommittedOffset(
                 whole(offset, INT64_MIN, INT64_MAX),

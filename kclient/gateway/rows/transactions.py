@@ -86,6 +86,6 @@ def _partitions(topics: Iterable[tuple[str, list[int]]]) -> Iterable[PartitionId
     for topic_id, numbers in topics:
         key = bytes.fromhex(topic_id)
         if len(key) != _TOPIC_ID:
-            raise ValueError(f"{topic_id!r} is no topic's id")
+            raise ValueError(f"{topic_id!r} is not a topic id")
         for number in numbers:
             yield PartitionId(key, whole(number, 0, INT32_MAX))

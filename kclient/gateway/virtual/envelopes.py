@@ -100,7 +100,7 @@ def found_as(partition: int, batch: Buffer) -> FoundBatch:
         ValueError: It is none, or not the whole buffer.
     """
     if len(batch) < HEADER_SIZE:
-        raise ValueError(f"{len(batch)} bytes are no batch")
+        raise ValueError(f"{len(batch)} bytes are not a batch")
     offset, inner, magic, delta, stamp = _LOOK_BARE.unpack_from(batch)
     length = inner + _REST
     if length != len(batch) or magic != _MAGIC:
@@ -142,7 +142,7 @@ def batch_with_ordinal(message: Buffer) -> tuple[int, memoryview] | None:
 def _look(buffer: Buffer, place: int, ordinal: int | None = None) -> tuple[FoundBatch | None, int]:
     """What is in an envelope, None for another kind than a batch; and its length with that."""
     if len(buffer) - place < SIZE + HEADER_SIZE:
-        raise CorruptRecordError(f"{len(buffer) - place} bytes at {place} are no envelope with a batch")
+        raise CorruptRecordError(f"{len(buffer) - place} bytes at {place} are not an envelope with a batch")
     word, length, partition, at, crc, offset, inner, magic, delta, stamp = _LOOK.unpack_from(buffer, place)
     if crc32c(memoryview(buffer)[place : place + _HEAD.size]) != crc or word ^ _BATCH > _KINDS:
         raise CorruptRecordError(f"the envelope at {place} is damaged, or none")
@@ -167,7 +167,7 @@ class OrdinalFraming:
     def measure(self, buffer: Buffer, position: int = 0, /) -> int:
         """Length of the envelope with its content."""
         if len(buffer) - position < SIZE:
-            raise ValueError(f"{len(buffer) - position} bytes at {position} are no envelope")
+            raise ValueError(f"{len(buffer) - position} bytes at {position} are not an envelope")
         word, length = _START.unpack_from(buffer, position)
         if word ^ _BATCH > _KINDS or length < HEADER_SIZE:
             raise ValueError(f"no envelope of version 2 begins at {position}")
@@ -176,7 +176,7 @@ class OrdinalFraming:
     def inspect(self, buffer: Buffer, position: int = 0, /) -> MessageInfo:
         """The ordinal, the length of the whole, and the greatest timestamp of the batch."""
         if len(buffer) - position < SIZE + HEADER_SIZE:
-            raise ValueError(f"{len(buffer) - position} bytes at {position} are no envelope with a batch")
+            raise ValueError(f"{len(buffer) - position} bytes at {position} are not an envelope with a batch")
         word, length, _, ordinal, _, _, inner, magic, _, stamp = _LOOK.unpack_from(buffer, position)
         if word != _BATCH:
             return BatchInfo(self.measure(buffer, position), ordinal, ordinal, -1)

@@ -39,7 +39,7 @@ class ContractFraming:
         """What the message at `position` says of itself."""
         length = self.measure(buffer, position)
         if len(buffer) - position < _HEAD.size:
-            raise ValueError(f"{len(buffer) - position} bytes are no message")
+            raise ValueError(f"{len(buffer) - position} bytes are not a message")
         _, first, last, timestamp, _ = _HEAD.unpack_from(buffer, position)
         return ContractInfo(length, first, last, timestamp)
 

@@ -117,7 +117,8 @@ def _brokers(given: int | None, options: dict[str, str]) -> int | None:
     """The option, from the call or the address."""
     if unknown := options.keys() - {"brokers", "min_free_bytes"}:
         raise ConfigError(
-            f"{shown(min(unknown))} is no option of a store's address: there are ?brokers=N and ?min_free_bytes=NUMBER"
+            f"{shown(min(unknown))} is not an option of a store's address: there are ?brokers=N and "
+            "?min_free_bytes=NUMBER"
         )
     told = f"?brokers={options['brokers']}" if "brokers" in options else ""
     return brokers_asked_for(told, given)[1]

@@ -73,7 +73,7 @@ class Copier:
         try:
             if path.exists():
                 if not path.is_dir():
-                    raise StorageError(f"{path} is no directory: name one that is empty, or new")
+                    raise StorageError(f"{path} is not a directory: name one that is empty, or new")
                 found = next((each.name for each in path.iterdir() if each.name != but_for), None)
                 if found is not None:
                     raise StorageError(f"{path} is not empty (it holds {found}): name another directory, or a new one")

@@ -307,7 +307,7 @@ class DataDirectory:
         for name in names:
             if name != "mgr" and not name.endswith(".tmp") and shard_number(name) is None:
                 raise FormatVersionError(
-                    f"{self.path} is no data directory of kclient (it holds {name}): name one that is empty, or new"
+                    f"{self.path} is not a data directory of kclient (it holds {name}): name one that is empty, or new"
                 )
         self._refuse_unfinished(names)
 

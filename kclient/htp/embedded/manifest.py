@@ -93,7 +93,7 @@ class BackupManifest:
         fields = parse_object(content)
         try:
             if fields["what"] != _WHAT:
-                raise ValueError("it is no manifest of a backup")
+                raise ValueError("it is not the manifest of a backup")
             if whole(fields["format"], 1) > FORMAT:
                 raise FormatVersionError(
                     f"it has format {fields['format']}, and this version of kclient reads {FORMAT}: use a newer one "
@@ -126,7 +126,7 @@ def read_manifest(backup: str) -> BackupManifest:
         content = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         raise FormatVersionError(
-            f"{backup} is no backup: it has no {MANIFEST}, which is written last. If a backup was cut off there, "
+            f"{backup} is not a backup: it has no {MANIFEST}, which is written last. If a backup was cut off there, "
             "remove what it has left"
         ) from None
     try:
@@ -141,5 +141,5 @@ def _path(value: object) -> str:
     """A path that stays below the data directory."""
     path = PurePosixPath(string(value))
     if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in str(path):
-        raise ValueError(f"{value!r} is no path of a backup")
+        raise ValueError(f"{value!r} is not a path of a backup")
     return str(path)

@@ -126,7 +126,7 @@ class SyncCheckpoint:
             framing = string(row.get("framing", ""))  # nor that
             return cls(whole(row["next"]), whole(row["segment"]), whole(row["position"]), start, limits, fence, framing)
         except (ValueError, LookupError, AttributeError) as error:
-            raise ValueError(f"{value[:200]!r} is no checkpoint: {error!r}") from error
+            raise ValueError(f"{value[:200]!r} is not a checkpoint: {error!r}") from error
 
 
 @dataclass(slots=True)

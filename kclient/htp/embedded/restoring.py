@@ -115,7 +115,7 @@ def _check_length(source: str, file: BackedUpFile) -> None:
     except OSError as error:
         raise StorageError(f"{source} cannot be read: {error}") from error
     if not stat.S_ISREG(found.st_mode):  # who opens a pipe may wait for ever
-        raise _damaged(source, "it is no file")
+        raise _damaged(source, "it is not a file")
     if found.st_size != file.length:
         raise _damaged(source, f"it has {found.st_size} bytes, and had {file.length}")
 

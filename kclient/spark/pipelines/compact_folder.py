@@ -193,7 +193,7 @@ class CompactFolder:
             self._refuse_archive()
             if not self.is_linked():
                 if self._current.exists():
-                    raise CompactError(f"{self._current} is no link of a compacted topic: choose an empty folder")
+                    raise CompactError(f"{self._current} is not the link of a compacted topic: choose an empty folder")
                 return self._newest_whole()
             table = CompactedTable.read(self._current / _ABOUT)
             self._check_there(table)

@@ -127,7 +127,7 @@ def test_targets(
     (tmp_path / "file").touch()
     before = state_of(tmp_path)
     assert run(["store", command, str(source), str(target)]) == 1
-    told = {"full": "it holds something", "a file": "is no directory", "inside": "lie in one another"}
+    told = {"full": "it holds something", "a file": "is not a directory", "inside": "lie in one another"}
     assert told.get(kind, "lie in one another") in capsys.readouterr().err
     assert state_of(tmp_path) == before
 
@@ -135,13 +135,13 @@ def test_targets(
 def test_what_is_no_backup(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for source in (data, tmp_path / "nothing"):
         assert run(["store", "restore", str(source), str(tmp_path / "restored")]) == 2
-        assert "is no backup: it has no manifest.json" in capsys.readouterr().err
+        assert "is not a backup: it has no manifest.json" in capsys.readouterr().err
         assert not (tmp_path / "restored").exists()
 
 
 def test_a_gateway_does_not_take_a_backup_for_its_data(backup: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["gateway", "--data", str(backup), "--listen", "127.0.0.1:0"]) == 2
-    assert "is no data directory of kclient" in capsys.readouterr().err
+    assert "is not a data directory of kclient" in capsys.readouterr().err
 
 
 def test_a_damaged_database_is_not_backed_up(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -351,7 +351,7 @@ def test_a_pipe_in_a_backup(backup: Path, tmp_path: Path) -> None:
     manifest.files.insert(0, BackedUpFile("pipe", 0, 0, 0))
     (backup / "manifest.json").write_bytes(manifest.encode())
     os.mkfifo(backup / "data" / "pipe")
-    with pytest.raises(DamagedError, match="pipe is damaged: it is no file"):
+    with pytest.raises(DamagedError, match="pipe is damaged: it is not a file"):
         restore(str(backup), str(tmp_path / "restored"))
 
 

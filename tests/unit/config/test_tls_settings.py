@@ -262,7 +262,7 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     trust.unlink()
     os.mkfifo(trust)
     assert made.tls_context is first
-    assert f"{trust} is not there, or is no file" in caplog.text
+    assert f"{trust} is missing, or is not a file" in caplog.text
 
 
 @pytest.mark.timeout(20)

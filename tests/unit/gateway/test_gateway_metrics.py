@@ -52,7 +52,7 @@ def test_a_registry() -> None:
     with pytest.raises(IllegalStateError):
         registry.gauge("a", "Again.", lambda: 1)
     for name, unit in (("a-b", ""), ("d", "bytes"), ("", "")):
-        with pytest.raises(ValueError, match="is no name of a metric"):
+        with pytest.raises(ValueError, match="is not the name of a metric"):
             registry.gauge(name, "Wrong.", lambda: 1, unit=unit)
     with pytest.raises(ValueError, match="ends with _total"):
         registry.counter("d", "Wrong.", lambda: 1)

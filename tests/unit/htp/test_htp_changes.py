@@ -286,7 +286,7 @@ async def test_a_reset_of_a_store_in_memory_ends_waits_and_tokens(tmp_path: Path
 @pytest.mark.parametrize("token", ["", "x", "1", "1.", "1.x", "1.-1", "g.1", "1.1e9"])
 async def test_what_is_no_token(manager: Manager, token: str) -> None:
     await begin(manager, "a/")
-    with pytest.raises(ValueError, match="is no token"):
+    with pytest.raises(ValueError, match="is not a token"):
         await manager.changes(A, token)
 
 

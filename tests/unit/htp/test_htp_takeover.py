@@ -318,7 +318,7 @@ async def test_an_empty_topic_that_goes_on_further_on(store: Store, again: OpenP
 @pytest.mark.parametrize(("epoch", "position"), [(-1, 0), (1 << 31, 0), (1, -1), (1, 1 << 62)])
 async def test_what_could_not_be_recorded_is_refused(store: Store, epoch: int, position: int) -> None:
     place = await created(store)
-    with pytest.raises(ValueError, match="is no integer from 0"):
+    with pytest.raises(ValueError, match="is not an integer from 0"):
         await store.broker.open(place, FRAMING, epoch=epoch, next_position=position)
     topic = await store.broker.open(place, FRAMING, epoch=1, next_position=(1 << 62) - 1)
     assert (await topic.status()).next == (1 << 62) - 1

@@ -248,7 +248,7 @@ async def test_in_the_address(tmp_path: Path, files: FailingFiles) -> None:
         ("embedded:d", {"min_free_bytes": "7"}, "a number of bytes"),
         ("embedded:d?min_free_bytes=1", {"min_free_bytes": 1}, "given twice"),
         ("embedded:d?min_free_bytes=1&min_free_bytes=2", {}, "twice"),
-        ("embedded:d?min_free=1", {}, "'min_free' is no option of a store"),
+        ("embedded:d?min_free=1", {}, "'min_free' is not an option of a store"),
         ("embedded:?min_free_bytes=1", {}, "needs a directory"),
         ("memory:d", {"min_free_bytes": 1}, "no such options"),
     ],

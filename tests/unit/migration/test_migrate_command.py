@@ -170,7 +170,7 @@ def test_a_source_that_is_not_there(name: str, tmp_path: Path, capsys: pytest.Ca
         (("run", "--from", "localhost:1", "--to", "memory:x"), 2, "--to is embedded:DIR"),
         (("run", "--from", "localhost:1", "--to", "embedded:x", "--max-bytes-per-second", "0"), 2, "positive number"),
         (("run", "--from", "localhost:1", "--to", "embedded:x", "--max-memory", "9"), 2, "4194304 bytes at least"),
-        (("plan", "--from", "localhost:1", "--to", "embedded:x", "--pattern", "("), 2, "no regular expression"),
+        (("plan", "--from", "localhost:1", "--to", "embedded:x", "--pattern", "("), 2, "is not a regular expression"),
         (("verify", "--from", "localhost:1", "--to", "embedded:not-there"), 1, "there is no gateway's directory"),
     ],
 )

@@ -160,5 +160,5 @@ def test_a_date_and_a_time_in_one_union_are_not_both_numbers(server: RegistrySer
 
 def test_a_schema_too_deep_is_refused(server: RegistryServer, registry: SchemaRegistry) -> None:
     schema_id = server.register("t", '{"type":"array","items":' * 5000 + '"int"' + "}" * 5000)
-    with pytest.raises(SerializationError, match="is no Avro schema"):
+    with pytest.raises(SerializationError, match="is not an Avro schema"):
         reader_for(registry, registry.schema(schema_id))

@@ -87,7 +87,7 @@ def test_references_relative_to_what_is_around_them(server: RegistryServer, open
         (shape(a={"$ref": "#nothing"}), "refers to '#nothing', which it does not have"),
         (shape(a={"$ref": "#/x/7"}) | {"x": []}, "refers to '#/x/7', which it does not have"),
         ({"allOf": [{"$ref": "#"}]}, "refers to itself"),
-        ('{"properties":{"a":' * 5000 + "{}" + "}}" * 5000, "is no JSON"),
+        ('{"properties":{"a":' * 5000 + "{}" + "}}" * 5000, "is not JSON"),
     ],
 )
 def test_schemas_that_are_refused(opened, schema: Any, why: str) -> None:
@@ -96,5 +96,5 @@ def test_schemas_that_are_refused(opened, schema: Any, why: str) -> None:
 
 
 def test_values_too_deep_are_refused(opened) -> None:
-    with pytest.raises(SerializationError, match="is no JSON"):
+    with pytest.raises(SerializationError, match="is not JSON"):
         opened(shape(a={}), b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}")

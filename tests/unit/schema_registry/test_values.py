@@ -127,9 +127,9 @@ def test_avro_with_references(server: RegistryServer, registry: SchemaRegistry) 
         (record(("again", ["null", "shop.Order"])), "holds itself"),
         (["int", "string"], "a union of int, string has no column"),
         (logical("bytes", "decimal", precision=39), "a decimal of 39 digits"),
-        ("no schema", "is no Avro schema"),
-        ({"type": "record", "name": "x", "fields": 5}, "is no Avro schema"),
-        ("{", "is no Avro schema"),
+        ("no schema", "is not an Avro schema"),
+        ({"type": "record", "name": "x", "fields": 5}, "is not an Avro schema"),
+        ("{", "is not an Avro schema"),
     ],
 )
 def test_avro_that_no_column_can_hold(server: RegistryServer, registry: SchemaRegistry, schema, why: str) -> None:
@@ -239,14 +239,14 @@ def test_json_that_does_not_fit(server: RegistryServer, registry: SchemaRegistry
     reader = reader_for(registry, registry.schema(schema_id))
     with pytest.raises(SerializationError, match=why):
         reader.read(framed(schema_id, json.dumps(value).encode()))
-    with pytest.raises(SerializationError, match="is no JSON"):
+    with pytest.raises(SerializationError, match="is not JSON"):
         reader.read(framed(schema_id, b"{"))
 
 
 @pytest.mark.parametrize(
     ("schema", "why"),
     [
-        ("{", "is no JSON"),
+        ("{", "is not JSON"),
         ({"$ref": "#"}, "refers to itself"),
         ({"$ref": "#/x"}, "which it does not have"),
         ({"$ref": "elsewhere.json"}, "which is not registered with it"),
