@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import anyio
 import anyio.lowlevel
 
-from kclient.concurrency import NamedLocks, side_by_side
+from kclient.concurrency import NamedLocks
 from kclient.errors import (
     InvalidPartitionsError,
     KafkaError,
@@ -39,6 +39,7 @@ from kclient.gateway.topics.record import Intent, TopicRecord
 from kclient.gateway.topics.refresh import TopicRefresher
 from kclient.gateway.topics.remains import TopicEpochs, TopicOffsets, TopicRemains
 from kclient.gateway.topics.settings import Resolve, TopicConfigs, checked_overrides
+from kclient.gateway.topics.sweeping import TopicSweeper
 from kclient.htp.errors import ConflictError
 
 if TYPE_CHECKING:
@@ -52,12 +53,6 @@ logger: logging.Logger = logging.getLogger("kclient.gateway.topics")
 
 T = TypeVar("T")
 
-_SWEEP_S: Final = 10.0
-"""After so many seconds it is tried again to remove what deleted topics left."""
-_SWEPT_AT_ONCE: Final = 16
-"""Topics of which something is removed at a time, but for those that take long."""
-_LONG_S: Final = 1.0
-"""Seconds after which that takes long: their broker may hang."""
 _PATIENCE_S: Final = 3.0
 """Seconds that a change of a topic waits for other gateways that change the same topic."""
 _TURN_S: Final = 10.0
@@ -121,11 +116,7 @@ class TopicCatalogue:
         self._lease = lease
         self._run = run
         self._shields = shields
-        self._spawn = spawn
         self._changing: NamedLocks[str] = NamedLocks()
-        self._sweeping = False
-        self._sweeping_up: set[str] = set()
-        """Topics of which something is being removed by `sweep`."""
         settings = self._settings = TopicConfigs(topics, resolve, flow)
         loader = self._loader = TopicReader(topics, settings, manager, lease)
         remains = self._remains = TopicRemains(
@@ -149,6 +140,9 @@ class TopicCatalogue:
             manager=manager,
             shields=shields,
             retry=self._sweep_soon,
+        )
+        self._sweeper = TopicSweeper(
+            topics, remains, self._rows, lambda name: self._alone(name, _SOON_S), shields=shields, spawn=spawn
         )
 
     @asynccontextmanager
@@ -391,7 +385,7 @@ class TopicCatalogue:
         until = anyio.current_time() + patience
         left = await self._in_turn(name, partial(self._delete_checked, name, topic_id), patience=patience)
         if left is not None and sweep:
-            await self._sweep_one(name, left, until - anyio.current_time())
+            await self._sweeper.sweep_one(name, left, until - anyio.current_time())
 
     async def _delete_checked(self, name: str, topic_id: bytes | None) -> Intent | None:
         """The intent that tells what is left to be removed."""
@@ -444,60 +438,14 @@ class TopicCatalogue:
 
         What takes longer than a second goes on beside whoever called.
         """
-        async with side_by_side(_SWEPT_AT_ONCE) as begin:
-            for name in [
-                *self._topics.unsure,
-                *(name for name in self._topics.left if name not in self._topics.unsure),
-            ]:
-                if name not in self._sweeping_up:
-                    await begin(self._sweep_one, name)
-        if self._topics.left:
-            self._sweep_soon()
+        await self._sweeper.sweep()
 
     def sweep_beside(self) -> None:
         """Begin to remove what deletions have left, and do not wait for it."""
-        self._spawn(self.sweep, name="remove what deleted topics left")
-
-    async def _sweep_one(self, name: str, deleted: Intent | None = None, patience: float = 0.0) -> None:
-        """Until it is swept, but not for ever: where its broker hangs, nobody else waits for that.
-
-        Args:
-            name: Of the topic.
-            deleted: An intent of a deletion which has been made.
-            patience: Seconds to wait; a moment at least.
-        """
-        over = anyio.Event()
-        self._sweeping_up.add(name)
-        self._spawn(self._sweep_up, name, over, deleted, name="remove what a deleted topic left")
-        with anyio.move_on_after(max(patience, _LONG_S)):
-            await over.wait()
-
-    async def _sweep_up(self, name: str, over: anyio.Event, deleted: Intent | None) -> None:
-        try:
-            async with self._alone(name, _SOON_S):
-                with self._shields.shield():
-                    with suppress(KafkaError):  # the log tells of it
-                        await self._rows.find_out(name)
-                    if name not in self._topics.unsure:  # else it may have been created
-                        certain = deleted is not None and self._topics.left.get(name) is deleted
-                        await self._remains.remove(name, certain=certain)
-        except (KafkaError, OSError) as error:
-            logger.error("what is left of topic %s could not be removed, it is tried again: %s", name, error)
-        finally:
-            self._sweeping_up.discard(name)
-            over.set()
+        self._sweeper.sweep_beside()
 
     def _sweep_soon(self) -> None:
-        if not self._sweeping:
-            self._sweeping = True
-            self._spawn(self._sweep_later, name="remove what deleted topics left")
-
-    async def _sweep_later(self) -> None:
-        try:
-            await anyio.sleep(_SWEEP_S)
-        finally:
-            self._sweeping = False
-        await self.sweep()
+        self._sweeper.sweep_soon()
 
     # Changing
 

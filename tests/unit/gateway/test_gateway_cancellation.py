@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from kclient.gateway import Gateway
-from kclient.gateway.topics import catalogue as catalogue_module
+from kclient.gateway.topics import sweeping
 from kclient.htp.embedded.directory import DataDirectory
 from kclient.htp.embedded.writer import DatabaseWriter
 from kclient.testing.cancellation import Cancelled, Outcome, at_every_checkpoint
@@ -82,7 +82,7 @@ async def test_a_start_cut_off_at_any_point_lets_go_of_the_directory(tmp_path: P
 
 
 async def test_cancelled_requests_leave_the_catalogue_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalogue_module, "_SWEEP_S", 0.01)
+    monkeypatch.setattr(sweeping, "_SWEEP_S", 0.01)
 
     async def scenario(cancelled: Cancelled) -> None:
         async with running() as (gateway, _):

@@ -18,7 +18,7 @@ from kclient.gateway.append import AppendState
 from kclient.gateway.partition_states import PartitionPhase
 from kclient.gateway.rows.keys import CHECKPOINTS
 from kclient.gateway.rows.partitions import decode_checkpoint
-from kclient.gateway.topics import catalogue, remains
+from kclient.gateway.topics import catalogue, remains, sweeping
 from kclient.htp import ConflictError, StorageError, open_store
 from kclient.htp.embedded.manager import SqliteManager
 from kclient.htp.embedded.syncer import Syncer
@@ -279,7 +279,7 @@ async def test_nothing_is_read_before_it_counts_as_stored(url: str) -> None:
 
 
 async def test_what_a_deletion_could_not_remove_is_removed_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalogue, "_SWEEP_S", 0.01)
+    monkeypatch.setattr(sweeping, "_SWEEP_S", 0.01)
     async with running() as (gateway, wire):
         parts = gateway.parts
         await wire.create("t", 3)
@@ -308,7 +308,7 @@ async def test_what_a_deletion_could_not_remove_is_removed_later(monkeypatch: py
 async def test_a_deletion_does_not_wait_for_a_store_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its partition is removed when it is opened no more, and what other deletions have left meanwhile."""
     monkeypatch.setattr(remains, "_LEAVING_S", 0.01)
-    monkeypatch.setattr(catalogue, "_SWEEP_S", 0.01)
+    monkeypatch.setattr(sweeping, "_SWEEP_S", 0.01)
     gates = Gates(open_store(f"memory:{next(names)}"))
     store: Any = gates.store
     async with store, Gateway(store, listen=None) as gateway:
@@ -420,7 +420,7 @@ class Answers:
 async def test_what_may_be_deleted_takes_nothing_until_that_is_known(
     monkeypatch: pytest.MonkeyPatch, made: bool, who: str
 ) -> None:
-    monkeypatch.setattr(catalogue, "_SWEEP_S", 0.01 if who == "the gateway" else 1000.0)
+    monkeypatch.setattr(sweeping, "_SWEEP_S", 0.01 if who == "the gateway" else 1000.0)
     answers = Answers(monkeypatch)
     async with running() as (gateway, wire):
         topics = gateway.parts.topics
@@ -506,7 +506,7 @@ async def test_what_became_of_a_change_is_found_out(monkeypatch: pytest.MonkeyPa
 
 
 async def test_a_change_that_nobody_repeats_is_found_out_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalogue, "_SWEEP_S", 0.01)
+    monkeypatch.setattr(sweeping, "_SWEEP_S", 0.01)
     answers = Answers(monkeypatch)
     async with running() as (gateway, wire):
         await wire.create("t")
@@ -583,7 +583,7 @@ async def tidy(gateway: Gateway) -> None:
 @pytest.mark.domains
 async def test_what_a_creation_left_that_nobody_repeats_is_dealt_with_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """Places that no topic has are removed; the topic is there if only the answer was lost."""
-    monkeypatch.setattr(catalogue, "_SWEEP_S", 0.01)
+    monkeypatch.setattr(sweeping, "_SWEEP_S", 0.01)
     answers = Answers(monkeypatch)
     async with running() as (gateway, wire):
         with monkeypatch.context() as patch:
@@ -614,7 +614,7 @@ async def test_what_a_creation_left_that_nobody_repeats_is_dealt_with_later(monk
 @pytest.mark.parametrize("then", ["delete", "create"])
 async def test_a_topic_that_may_have_been_made(monkeypatch: pytest.MonkeyPatch, then: str, *, made: bool) -> None:
     """Nothing is done to it until that is known: a deletion that finds no topic would be followed by the topic."""
-    monkeypatch.setattr(catalogue, "_SWEEP_S", 0.01)
+    monkeypatch.setattr(sweeping, "_SWEEP_S", 0.01)
     answers = Answers(monkeypatch)
     url = f"memory:{next(names)}"
     async with running(url) as (gateway, wire):
@@ -642,7 +642,7 @@ async def test_a_topic_that_may_have_been_made(monkeypatch: pytest.MonkeyPatch, 
 
 
 async def test_what_the_deletion_of_a_damaged_topic_left_is_removed_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalogue, "_SWEEP_S", 0.01)
+    monkeypatch.setattr(sweeping, "_SWEEP_S", 0.01)
     url = f"memory:{next(names)}"
     async with running(url) as (gateway, wire):
         await wire.create("t")
@@ -769,7 +769,7 @@ async def test_a_creation_that_arrives_when_its_places_are_removed(monkeypatch: 
 
 
 async def test_a_deletion_that_arrives_late_leaves_no_name_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalogue, "_SWEEP_S", 0.01)
+    monkeypatch.setattr(sweeping, "_SWEEP_S", 0.01)
     late = Late(monkeypatch)
     async with running() as (gateway, wire):
         await wire.create("t")
@@ -787,7 +787,7 @@ async def test_a_deletion_that_arrives_late_leaves_no_name_taken(monkeypatch: py
 
 
 async def test_a_deletion_is_answered_while_its_store_removes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalogue, "_LONG_S", 0.05)
+    monkeypatch.setattr(sweeping, "_LONG_S", 0.05)
     monkeypatch.setattr(catalogue, "_SOON_S", 0.05)
     gates = Gates(open_store(f"memory:{next(names)}"))
     async with gates.store, Gateway(gates.store, listen=None) as gateway:
