@@ -73,16 +73,20 @@ class Target:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._parts = gateway.parts
+        parts = gateway.parts
+        self._topics = parts.topics
+        self._catalogue = parts.catalogue
+        self._partitions = parts.partitions
+        self._producer_ids = parts.producer_ids
 
     def topic(self, name: str) -> TopicRecord | None:
         """The topic of this name."""
-        return self._parts.topics.get(name)
+        return self._topics.get(name)
 
     async def check_new(self, topic: SourceTopic) -> None:
         """See to it that the mirror of a topic could be made. Raises the error that it would be refused with."""
-        self._parts.catalogue.check_creation(topic.name, topic.partitions, {})
-        await self._parts.catalogue.check_places(topic.name, topic.partitions)
+        self._catalogue.check_creation(topic.name, topic.partitions, {})
+        await self._catalogue.check_places(topic.name, topic.partitions)
 
     async def mirror(self, topic: SourceTopic, cluster_id: str, settings: Mapping[str, str]) -> TopicRecord:
         """The mirror of a topic, which is made if it is not there.
@@ -99,7 +103,7 @@ class Target:
         record = self.topic(topic.name)
         if record is None:
             mirror = MirrorOrigin(cluster_id, topic.topic_id)
-            return await self._parts.catalogue.create(topic.name, topic.partitions, -1, settings, mirror=mirror)
+            return await self._catalogue.create(topic.name, topic.partitions, -1, settings, mirror=mirror)
         reason = conflict(record.mirror, topic, cluster_id)
         if reason is not None:
             raise MigrationError(reason)
@@ -107,11 +111,11 @@ class Target:
 
     async def grow(self, record: TopicRecord, partitions: int) -> None:
         """Have a mirror have as many partitions as its source, which has grown."""
-        await self._parts.catalogue.grow(record.name, partitions, as_source=True)
+        await self._catalogue.grow(record.name, partitions, as_source=True)
 
     def partition(self, record: TopicRecord, number: int) -> Partition:
         """A partition of a mirror. Raises `KafkaError` where there is none."""
-        return self._parts.partitions.check(record, number)
+        return self._partitions.check(record, number)
 
     async def append(self, partition: Partition, found: FoundBatches) -> Appended:
         """Append what is new of some batches of a partition's source; wait for `durable` afterwards.
@@ -177,9 +181,9 @@ class Target:
     async def take_over(self, records: Iterable[TopicRecord]) -> None:
         """Have topics follow their sources no more, and take producers' records; for good when this returns."""
         # ids that the source's producers had are given to nobody else from now on, by whatever gateway
-        await self._parts.producer_ids.take()
+        await self._producer_ids.take()
         for record in records:
-            await self._parts.catalogue.take_over(record.name)
+            await self._catalogue.take_over(record.name)
 
 
 async def durable(append: Append) -> None:
