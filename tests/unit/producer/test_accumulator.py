@@ -565,6 +565,23 @@ def test_abort_fails_queued_and_in_flight() -> None:
     assert isinstance(queued.exception(), ClosedError)
     assert parts.buffer.pool.free == parts.settings.buffer_memory
     assert drain(parts) == []
+    later = parts.send(b"c")
+    assert later.exception() is None, "it is in a batch of its own"
+    assert [values_of(batch) for batch in drain(parts)] == [[b"c"]]
+
+
+def test_whoever_waits_for_a_batch_is_told_that_nothing_will_change() -> None:
+    parts = gathering(growth=100_000, batch_size=1000)
+    for number in range(40):
+        parts.send(b"%02d" % number + b"x" * 98)
+    (batch,) = drain(parts)
+    assert batch.add_waiter(lambda: None)
+    children = parts.drain.split(batch)
+    assert not batch.add_waiter(lambda: None), "its pieces speak"
+    assert children[0].add_waiter(lambda: None)
+    for drained in drain(parts):
+        drained.succeed(0, -1)
+        assert not drained.add_waiter(lambda: None)
 
 
 # --------------------------------------------------------------------------- splitting

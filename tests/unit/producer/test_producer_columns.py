@@ -301,6 +301,21 @@ def test_room_of_batches_that_have_left_amid_a_call_is_not_given_back_twice() ->
     assert bench.buffer.pool.free == bench.settings.buffer_memory - batch.reserved
 
 
+def test_a_call_may_end_when_its_batches_have_left() -> None:
+    bench = Bench(linger_ms=3_600_000)
+    bench.tick = 1.0
+    partitions = pa.array([0] * 10 + [1] * 2000, pa.int32())
+    steps = bench.sending.send_arrow("t", pa.table({"value": [b"x" * 100] * 2010, "partition": partitions}))
+    assert next(steps) == next(steps) == LetOthersRun()
+    assert bench.accumulator._roomy
+    (batch,) = bench.drain.drain(cluster_of(PARTITIONS), [1], bench.now + 3600).batches[1]
+    batch.succeed(0, -1)
+    bench.buffer.finished(batch)
+    steps.close()
+    assert not bench.accumulator._roomy
+    assert bench.buffer.pool.free == bench.settings.buffer_memory
+
+
 def test_partitions_of_rows_amid_a_table() -> None:
     """Columns without nulls are taken as they lie in memory, from the row on where a piece begins."""
     rows = 20_000
