@@ -235,7 +235,7 @@ async def test_a_damaged_format_file(data: Path, text: str) -> None:
 async def test_a_directory_that_is_something_else(data: Path) -> None:
     data.mkdir(parents=True)
     (data / "thesis.tex").touch()
-    with pytest.raises(FormatVersionError, match="is no data directory"):
+    with pytest.raises(FormatVersionError, match="is not a data directory"):
         await opening(data).__aenter__()
     assert [each.name for each in data.iterdir()] == ["thesis.tex"]
 
