@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import anyio
 
 from kclient.gateway.partition_id import PartitionId
-from kclient.gateway.partition_states import State
+from kclient.gateway.partition_states import PartitionPhase
 from kclient.net.fair_queue import Pace
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ class KafkaMetrics:
                     continue
                 led += 1
                 partition = record.logs.get(index)
-                if partition is None or partition.state is not State.OPEN:
+                if partition is None or partition.state is not PartitionPhase.OPEN:
                     continue  # where it begins and ends is not known yet
                 log = partition.log
                 partitions.add_to_all(
@@ -239,7 +239,7 @@ class KafkaMetrics:
     @staticmethod
     def _end(record: TopicRecord, index: int, ends: Mapping[PartitionId, int]) -> int | None:
         partition = record.logs.get(index)
-        if partition is not None and partition.state is State.OPEN:
+        if partition is not None and partition.state is PartitionPhase.OPEN:
             return partition.log.high_watermark
         return ends.get(PartitionId(record.topic_id, index))
 
@@ -255,7 +255,7 @@ class KafkaMetrics:
                     if pace.over:
                         await pace.pause()
                     partition = record.logs.get(index)
-                    if index < record.partitions and (partition is None or partition.state is not State.OPEN):
+                    if index < record.partitions and (partition is None or partition.state is not PartitionPhase.OPEN):
                         wanted[PartitionId(record.topic_id, index)] = None
         asked = list(wanted)
         found: dict[PartitionId, int] = {}

@@ -102,6 +102,9 @@ class ReadExtents:
             )
         return found
 
+    def _extend_over(self, extents: list[Extent]) -> None:
+        self.extents = extents
+
     def _changed(self) -> None:
         self._changes += 1
         self._hints.clear()

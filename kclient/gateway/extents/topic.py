@@ -396,12 +396,15 @@ class ExtentTopic(ReadExtents):
         chunk = extent.chunks.all[extent.chunks.index(offset)]
         below = Chunks.starting_at(chunk.first, chunk.position, chunk.size + 1)
         await self._look_through(replace(extent, next=offset), below, position, chunk.modified_ms)
-        self.extents = [*self.extents[:at], *lists.split(extent, offset, position, below.last), *self.extents[at + 1 :]]
+        self._extend_over(
+            [*self.extents[:at], *lists.split(extent, offset, position, below.last), *self.extents[at + 1 :]]
+        )
 
     async def _replace(self, extents: list[Extent]) -> None:
         """Record another list, then use it, then drop what it does not name any more."""
         await self._rows.write_list(extents, self.starts)
-        before, self.extents = self.extents, extents
+        before = self.extents
+        self._extend_over(extents)
         self._changed()
         for place in dict.fromkeys(extent.place for extent in before):
             starts = [extent.start for extent in extents if extent.place == place]
