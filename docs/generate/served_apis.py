@@ -18,16 +18,11 @@ from kclient.protocol.registry import ApiKey
 
 __all__ = ["LEFT_OUT", "OTHER_VERSIONS", "SOMETIMES", "render", "served"]
 
-_TOKENS: Final = "There are no delegation tokens; clients log in with passwords or certificates."
 _QUOTAS: Final = "There are no quotas of clients."
 _SHARES: Final = "Between brokers, to who keeps the states of share groups: here the store does."
 _VOTERS: Final = "There is no quorum of controllers: what gateways agree on lies in the store."
 
 LEFT_OUT: Final[Mapping[ApiKey, str]] = {
-    ApiKey.CREATE_DELEGATION_TOKEN: _TOKENS,
-    ApiKey.RENEW_DELEGATION_TOKEN: _TOKENS,
-    ApiKey.EXPIRE_DELEGATION_TOKEN: _TOKENS,
-    ApiKey.DESCRIBE_DELEGATION_TOKEN: _TOKENS,
     ApiKey.DESCRIBE_CLIENT_QUOTAS: _QUOTAS,
     ApiKey.ALTER_CLIENT_QUOTAS: _QUOTAS,
     ApiKey.DESCRIBE_QUORUM: f"{_VOTERS} Voters and lags that are made up would only set off alarms, or keep them "

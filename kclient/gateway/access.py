@@ -49,6 +49,8 @@ OPERATIONS: Final[dict[ResourceType, tuple[AclOperation, ...]]] = {
         _O.IDEMPOTENT_WRITE,
     ),
     ResourceType.TRANSACTIONAL_ID: (_O.WRITE, _O.DESCRIBE),
+    ResourceType.DELEGATION_TOKEN: (_O.DESCRIBE,),
+    ResourceType.USER: (_O.CREATE_TOKENS, _O.DESCRIBE_TOKENS),
 }  # fmt: skip
 """What there is to be done with each type of resource (Kafka's `AclEntry.supportedOperations`)."""
 

@@ -33,6 +33,12 @@ from kclient.gateway.handlers.cluster import DescribeClusterHandler, DescribeTop
 from kclient.gateway.handlers.config_resources import ListConfigResourcesHandler
 from kclient.gateway.handlers.configs import AlterConfigsHandler, DescribeConfigsHandler, IncrementalAlterConfigsHandler
 from kclient.gateway.handlers.consumer_groups import ConsumerGroupDescribeHandler, ConsumerGroupHeartbeatHandler
+from kclient.gateway.handlers.delegation_tokens import (
+    CreateDelegationTokenHandler,
+    DescribeDelegationTokenHandler,
+    ExpireDelegationTokenHandler,
+    RenewDelegationTokenHandler,
+)
 from kclient.gateway.handlers.features import UpdateFeaturesHandler
 from kclient.gateway.handlers.fetch import FetchHandler
 from kclient.gateway.handlers.fetch_reading import FetchReader
@@ -94,6 +100,7 @@ from kclient.gateway.search import TimestampSearch
 from kclient.gateway.security.acl_authorizer import AclAuthorizer
 from kclient.gateway.security.acls import Acls
 from kclient.gateway.security.audit import AclAudit
+from kclient.gateway.security.delegation_tokens import DelegationTokens, TokenSettings
 from kclient.gateway.security.scram_users import ScramUsers
 from kclient.gateway.server import RequestServer
 from kclient.gateway.shares.offsets import ShareGroupOffsets
@@ -120,7 +127,7 @@ _TOPICS_SHARE, _APPENDS_SHARE, _BATCHES_SHARE = 4, 8, 8
 """One part in so many of the memory may be taken by topics, by appends that wait for syncs, and by batches that are not
 stored and nobody waits for."""
 _USERS_SHARE: Final = 32
-"""And by the users who log in."""
+"""And by the users who log in, and by delegation tokens."""
 _ACLS_SHARE: Final = 4
 """And by the entries of access control lists: a default total has room for some 100,000."""
 _SETTINGS_SHARE: Final = 32
@@ -153,6 +160,8 @@ class Assembly:
     """Which levels of features are in use."""
     scram_users: ScramUsers
     """Who can log in by SCRAM."""
+    delegation_tokens: DelegationTokens | None
+    """With which clients log in as their owners; None where there are none."""
     acls: Acls | None
     """Who may do what; None where everybody may do everything."""
     topics: TopicTable
@@ -200,6 +209,8 @@ class Assembly:
         await self.dynamic.read_all()  # what has changed since they were read first
         await self.features.load()
         await self.scram_users.read_all()
+        if self.delegation_tokens is not None:
+            await self.delegation_tokens.read_all()
         if self.acls is not None:
             await self.acls.load()
         await self.group_configs.read_all()
@@ -231,6 +242,7 @@ async def assemble(
     *,
     address: Address | None,
     authorizer: AclAuthorizer | None = None,
+    token_settings: TokenSettings | None = None,
 ) -> Assembly:
     """Make the parts of a gateway, with the settings in force that were changed while one ran.
 
@@ -251,6 +263,7 @@ async def assemble(
         supervisor: Runs its tasks: the failure of one is its failure; expected errors are handled inside.
         address: Under which clients name the store instead of a host; None if they cannot.
         authorizer: Decides who may do what, by the entries that it is given here; None where nobody does.
+        token_settings: Of delegation tokens; None where there are none.
 
     Raises:
         HtpError: The settings that were changed cannot be read from the store.
@@ -352,6 +365,12 @@ async def assemble(
         ClientInstances(pushed),
         PushedMetrics(config.live_int("telemetry.max.series"), pushed),
     )
+    tokens: DelegationTokens | None = None
+    if token_settings is not None:
+        tokens = DelegationTokens(
+            token_settings, manager, lease, shields, memory.limited("delegation tokens", _USERS_SHARE),
+            workers, queue.flow(), clock.wall_ms,
+        )  # fmt: skip
     levels = FeatureLevels(features, manager, lease, cluster, shields)
     table = HandlerTable(
         [
@@ -398,6 +417,10 @@ async def assemble(
             UpdateFeaturesHandler(access, levels),
             DescribeUserScramCredentialsHandler(access, scram_users),
             AlterUserScramCredentialsHandler(access, scram_users),
+            CreateDelegationTokenHandler(access, tokens),
+            RenewDelegationTokenHandler(access, tokens),
+            ExpireDelegationTokenHandler(access, tokens),
+            DescribeDelegationTokenHandler(access, tokens),
             DescribeAclsHandler(access, acls),
             CreateAclsHandler(access, acls),
             DeleteAclsHandler(access, acls),
@@ -424,6 +447,7 @@ async def assemble(
         dynamic=dynamic,
         features=levels,
         scram_users=scram_users,
+        delegation_tokens=tokens,
         acls=acls,
         topics=topics,
         access=access,
@@ -460,7 +484,7 @@ async def assemble(
                 FollowedTopics(topics, catalogue, manager),
             ],
         ),
-        rights_feed=ChangeFeed(manager, [scram_users, *([] if acls is None else [acls])]),
+        rights_feed=ChangeFeed(manager, [each for each in (scram_users, tokens, acls) if each is not None]),
         table=table,
         requests=RequestServer(table, lease, identity, clock),
     )

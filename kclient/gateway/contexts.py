@@ -90,6 +90,8 @@ class ConnectionContext:
     share: Share
     """What it holds of the memory for clients."""
     principal: Principal = ANONYMOUS
+    by_token: bool = False
+    """Whether it has said who it is with a delegation token."""
     rights: KnownRights | None = None
     """What the authorizer remembers of the principal; its own business."""
     software_name: str = UNKNOWN

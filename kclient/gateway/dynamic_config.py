@@ -15,6 +15,7 @@ from kclient.gateway.reloading import Reloaded
 from kclient.gateway.rows.broker import decode_settings, encode_settings
 from kclient.gateway.rows.keys import SETTINGS as SETTINGS_KEY
 from kclient.gateway.settings import BROKER_SETTINGS
+from kclient.gateway.settings_of_logins import BROKER_SETTINGS_OF_OAUTH, BROKER_SETTINGS_OF_TOKENS
 from kclient.gateway.settings_of_tls import BROKER_SETTINGS_OF_TLS
 from kclient.htp.errors import ConflictError
 
@@ -36,7 +37,10 @@ READ_ONLY: Final = frozenset(
         "producer.id.cache.size", "queued.max.request.bytes", "queued.max.requests", "sasl.enabled.mechanisms",
         "sasl.server.max.receive.size", "socket.request.max.bytes", "super.users", "telemetry.max.bytes",
         "transaction.state.log.num.partitions",
-        *(setting.name for setting in BROKER_SETTINGS_OF_TLS),
+        *(
+            setting.name
+            for setting in (*BROKER_SETTINGS_OF_OAUTH, *BROKER_SETTINGS_OF_TLS, *BROKER_SETTINGS_OF_TOKENS)
+        ),
     }
 )  # fmt: skip
 """Settings that only a restart changes."""

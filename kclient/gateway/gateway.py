@@ -43,6 +43,7 @@ from kclient.gateway.participation import Participation
 from kclient.gateway.reloading import Reloaded
 from kclient.gateway.rows.gateways import Endpoint
 from kclient.gateway.security.authorizers import authorizer_of
+from kclient.gateway.security.delegation_tokens import token_settings
 from kclient.gateway.security.listeners import listeners_of
 from kclient.gateway.security.login import login_handler
 from kclient.gateway.stores import MIN_FREE_BYTES, opened_elsewhere, own_store
@@ -117,6 +118,7 @@ class Gateway:
         self._mapping = mapping_for(mapping)
         self._listeners = listeners_of(self._config)
         self._authorizer = authorizer_of(self._config)
+        self._token_settings = token_settings(self._config)
         self._config.tell_without_effect()
         if self._listeners and (listen not in (None, LISTEN) or advertise is not None):
             raise ConfigError(
@@ -592,6 +594,8 @@ class Gateway:
             self._supervisor.spawn(parts.rights_feed.run, name="follow changes of rights"),
             self._supervisor.spawn(parts.cluster.watch, name="watch other gateways"),
         ]
+        if parts.delegation_tokens is not None:
+            self._background.append(self._supervisor.spawn(parts.delegation_tokens.run, name="ends of tokens"))
         logger.info(
             "gateway %d of cluster %s serves %d topics of %s on %s",
             parts.identity.node_id,
@@ -626,7 +630,7 @@ class Gateway:
         return await assemble(
             self._config, self._mapping, manager, broker, held, identity, generations, epochs, leadership, cluster,
             internal.values(), log_dir_of(self._htp), self._memory, self._supervisor, address=address,
-            authorizer=self._authorizer,
+            authorizer=self._authorizer, token_settings=self._token_settings,
         )  # fmt: skip
 
     async def _register(self, parts: Assembly, part: Participation) -> None:
@@ -675,7 +679,9 @@ class Gateway:
     async def _listen_as_configured(self, server: Server, parts: Assembly) -> None:
         for each in self._listeners:
             spawn = self._supervisor.spawn
-            handler = await login_handler(each, parts.requests, parts.scram_users, self._config, spawn)
+            handler = await login_handler(
+                each, parts.requests, parts.scram_users, parts.delegation_tokens, self._config, spawn
+            )
             bound, told = await listen_as(server, each, handler)
             self._advertised.append(told)
             if self._bound is None:

@@ -19,6 +19,10 @@ from kclient.gateway.setting import (
     Principals,
     RetentionTime,
 )
+from kclient.gateway.settings_of_logins import (
+    BROKER_SETTINGS_OF_OAUTH,
+    BROKER_SETTINGS_OF_TOKENS,
+)
 from kclient.gateway.settings_of_shares import BROKER_SETTINGS_OF_SHARES, GROUP_SETTINGS_OF_SHARES
 from kclient.gateway.settings_of_streams import BOUNDS_OF_STREAMS, BROKER_SETTINGS_OF_STREAMS, GROUP_SETTINGS_OF_STREAMS
 from kclient.gateway.settings_of_telemetry import BROKER_SETTINGS_OF_TELEMETRY
@@ -312,6 +316,7 @@ BROKER_SETTINGS: Final[Mapping[str, BrokerSetting]] = _table(
     BrokerSetting(
         "default.replication.factor", Number(1, INT16_MAX), "1", "The replication factor that auto-created topics show."
     ),
+    *BROKER_SETTINGS_OF_TOKENS,
     BrokerSetting("delete.topic.enable", _B, "true", "Whether DeleteTopics is allowed."),
     BrokerSetting("fetch.max.bytes", Number(1024), "57671680", "Most bytes one Fetch response carries."),
     BrokerSetting(
@@ -532,9 +537,11 @@ BROKER_SETTINGS: Final[Mapping[str, BrokerSetting]] = _table(
         "sasl.enabled.mechanisms",
         _LI,
         ",".join(SCRAM_MECHANISMS),
-        "The mechanisms that clients may log in with, of PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512; Kafka's default is "
-        "GSSAPI, which gateways do not have. `listener.name.NAME.sasl.enabled.mechanisms` is that of one listener.",
+        "The mechanisms that clients may log in with, of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and OAUTHBEARER; Kafka's "
+        "default is GSSAPI, which gateways do not have. `listener.name.NAME.sasl.enabled.mechanisms` is that of one "
+        "listener.",
     ),
+    *BROKER_SETTINGS_OF_OAUTH,
     BrokerSetting(
         "sasl.server.max.receive.size",
         Number(1),

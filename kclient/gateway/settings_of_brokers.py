@@ -20,9 +20,8 @@ _OWN_STATE: Final = "groups and transactions are kept in rows of the store, and 
 _NOT_CALLING: Final = "gateways do not log in anywhere, nor call one another by their listeners"
 _STORE: Final = "the store cuts, writes and removes its files itself"
 _NO_TIERS: Final = "there is no tiered storage"
-_NO_OAUTH: Final = "gateways offer no OAUTHBEARER"
+_ASKS_FOR_TOKENS: Final = "it is for those who ask for tokens of OAUTHBEARER; a gateway checks them"
 _NO_KERBEROS: Final = "gateways offer no GSSAPI"
-_NO_TOKENS: Final = "gateways issue no delegation tokens"
 _METRICS: Final = "metrics are served over HTTP (--metrics), and none are sampled for Java's reporters"
 _QUOTAS: Final = "there are no quotas whose windows this could be"
 _OLD: Final = "Kafka 4 does not have it any more"
@@ -112,29 +111,21 @@ _GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
         "remote.log.reader.threads", "remote.log.storage.manager.class.name",
         "remote.log.storage.manager.class.path", "remote.log.storage.manager.impl.prefix",
     ),
-    _NO_OAUTH: (
+    _ASKS_FOR_TOKENS: (
         "sasl.oauthbearer.assertion.algorithm", "sasl.oauthbearer.assertion.claim.aud",
         "sasl.oauthbearer.assertion.claim.exp.seconds", "sasl.oauthbearer.assertion.claim.iss",
         "sasl.oauthbearer.assertion.claim.jti.include", "sasl.oauthbearer.assertion.claim.nbf.seconds",
         "sasl.oauthbearer.assertion.claim.sub", "sasl.oauthbearer.assertion.file",
         "sasl.oauthbearer.assertion.private.key.file", "sasl.oauthbearer.assertion.private.key.passphrase",
         "sasl.oauthbearer.assertion.template.file", "sasl.oauthbearer.client.credentials.client.id",
-        "sasl.oauthbearer.client.credentials.client.secret", "sasl.oauthbearer.clock.skew.seconds",
-        "sasl.oauthbearer.expected.audience", "sasl.oauthbearer.expected.issuer",
-        "sasl.oauthbearer.jwks.endpoint.refresh.ms", "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms",
-        "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms", "sasl.oauthbearer.jwks.endpoint.url",
-        "sasl.oauthbearer.jwt.retriever.class", "sasl.oauthbearer.jwt.validator.class", "sasl.oauthbearer.scope",
-        "sasl.oauthbearer.scope.claim.name", "sasl.oauthbearer.sub.claim.name",
+        "sasl.oauthbearer.client.credentials.client.secret",
+        "sasl.oauthbearer.jwt.retriever.class", "sasl.oauthbearer.scope",
         "sasl.oauthbearer.token.endpoint.url",
     ),
     _NO_KERBEROS: (
         "sasl.kerberos.kinit.cmd", "sasl.kerberos.min.time.before.relogin",
         "sasl.kerberos.principal.to.local.rules", "sasl.kerberos.service.name", "sasl.kerberos.ticket.renew.jitter",
         "sasl.kerberos.ticket.renew.window.factor",
-    ),
-    _NO_TOKENS: (
-        "delegation.token.expiry.check.interval.ms", "delegation.token.expiry.time.ms",
-        "delegation.token.max.lifetime.ms", "delegation.token.secret.key",
     ),
     _METRICS: (
         "kafka.metrics.polling.interval.secs", "kafka.metrics.reporters", "metric.reporters", "metrics.num.samples",
@@ -217,8 +208,12 @@ REFUSED: Final[Mapping[str, Refusal]] = {
     "create.topic.policy.class.name": Refusal(f"{_JAVA}: leave it out, and see to it who may create topics", _is_empty),
     "client.quota.callback.class": Refusal(f"{_JAVA}: leave it out", _is_empty),
     "sasl.server.callback.handler.class": Refusal(
-        f"{_JAVA}: users of PLAIN are given in the listener's sasl.jaas.config, those of SCRAM by kclient users",
+        "give it for a listener and OAUTHBEARER, as "
+        "listener.name.NAME.oauthbearer.sasl.server.callback.handler.class: elsewhere Kafka does not look at it either",
         _is_empty,
+    ),
+    "sasl.oauthbearer.jwt.validator.class": Refusal(
+        "it is a class of Java's; the other settings of sasl.oauthbearer. say how tokens are checked", _is_empty
     ),
     "principal.builder.class": Refusal(
         "it is a class of Java's; ssl.principal.mapping.rules says who a certificate stands for",

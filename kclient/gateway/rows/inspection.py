@@ -15,6 +15,7 @@ from kclient.gateway.rows.acls import decode_acl
 from kclient.gateway.rows.assignment import ReleasedRow, decode_generations
 from kclient.gateway.rows.broker import decode_cluster_id, decode_internal_topics, decode_settings
 from kclient.gateway.rows.consumer_groups import CONSUMER, SHARE, decode_consumer_group, decode_consumer_member
+from kclient.gateway.rows.delegation_tokens import DelegationTokenRow
 from kclient.gateway.rows.extents import decode_chunks, decode_extents
 from kclient.gateway.rows.features import FeaturesRow
 from kclient.gateway.rows.gateways import GatewayRow
@@ -123,6 +124,7 @@ _READERS: Final[dict[str, Callable[[str, bytes], object]]] = {
     keys.FEATURES: _by(FeaturesRow.decode),
     keys.SCRAM: _by(ScramRow.decode),
     keys.SCRAM_DECOYS: _by(ScramDecoyRow.decode),
+    keys.DELEGATION_TOKENS: _by(DelegationTokenRow.decode),
     keys.ACLS: decode_acl,
     keys.PRODUCER_IDS: _by(PRODUCER_IDS.decode),
     keys.LEADER_EPOCH: _by(LEADER_EPOCH.decode),
@@ -162,6 +164,7 @@ _KINDS: Final = {
     keys.FEATURES: "levels of features",
     keys.SCRAM: "SCRAM credentials of a user",
     keys.SCRAM_DECOYS: "key of SCRAM decoys",
+    keys.DELEGATION_TOKENS: "delegation token",
     keys.ACLS: "access control list entry",
     keys.PRODUCER_IDS: "producer ids",
     keys.LEADER_EPOCH: "leader epoch",
@@ -196,7 +199,7 @@ def shown_row(key: str, row: bytes) -> ShownRow:
     try:
         if prefix is not None:
             read = _READERS[prefix](key, row)
-            if isinstance(read, ScramRow | ScramDecoyRow):  # the rest is nobody's business
+            if isinstance(read, ScramRow | ScramDecoyRow | DelegationTokenRow):  # the rest is nobody's business
                 return ShownRow(kind, read.shown(), None)
         body = unsealed(row)
         return ShownRow(kind, json.loads(body) if body[:1] in (b"{", b"[") else body.decode(), None)

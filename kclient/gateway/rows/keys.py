@@ -53,6 +53,8 @@ FEATURES: Final = "kafka/features"
 """The levels of features that UpdateFeatures has set."""
 SCRAM: Final = "kafka/scram/"
 """The SCRAM credentials of a user, by name."""
+DELEGATION_TOKENS: Final = "kafka/delegation-token/"
+"""A delegation token, by its id."""
 SCRAM_DECOYS: Final = "kafka/scram-decoys"
 """The key by which all gateways show the same to users who do not exist."""
 ACLS: Final = "kafka/acl/"
@@ -244,6 +246,16 @@ def scram_key(user: str) -> str:
 def parse_scram_key(key: str) -> str:
     """The user that a key of `scram_key` names."""
     return unquote(key.removeprefix(SCRAM))
+
+
+def delegation_token_key(token_id: str) -> str:
+    """The key of a delegation token's row."""
+    return DELEGATION_TOKENS + quote(token_id, safe="")
+
+
+def parse_delegation_token_key(key: str) -> str:
+    """The id of the delegation token that a key of `delegation_token_key` names."""
+    return unquote(key.removeprefix(DELEGATION_TOKENS))
 
 
 def transaction_key(transactional_id: str) -> str:

@@ -23,23 +23,13 @@ class ScramRow(NamedTuple):
 
     def encode(self) -> bytes:
         """The row."""
-        fields = {
-            mechanism: {
-                "salt": each.salt.hex(),
-                "iterations": each.iterations,
-                "stored": each.stored_key.hex(),
-                "server": each.server_key.hex(),
-            }
-            for mechanism, each in self.credentials.items()
-        }
-        return seal(dump({"format": _FORMAT, "credentials": fields}))
+        return seal(dump({"format": _FORMAT, "credentials": fields_of(self.credentials)}))
 
     @classmethod
     def decode(cls, row: bytes) -> ScramRow:
         """What a row says. Raises `ValueError`, which shows nothing of it, if it says nothing sensible."""
         try:
-            fields = object_of_format(unsealed(row), _FORMAT)["credentials"]
-            return cls({_mechanism(name): _credential(found) for name, found in fields.items()})
+            return cls(credentials_of(object_of_format(unsealed(row), _FORMAT)["credentials"]))
         except (ValueError, LookupError, TypeError, AttributeError, ConfigError):
             raise ValueError(_DAMAGED) from None
 
@@ -71,6 +61,24 @@ class ScramDecoyRow(NamedTuple):
     def shown(self) -> dict[str, int]:
         """What people may see of it: how long the key is."""
         return {"bytes": len(self.key)}
+
+
+def fields_of(credentials: Mapping[str, ScramCredential]) -> dict[str, Any]:
+    """Credentials by mechanism, as JSON has them."""
+    return {
+        mechanism: {
+            "salt": each.salt.hex(),
+            "iterations": each.iterations,
+            "stored": each.stored_key.hex(),
+            "server": each.server_key.hex(),
+        }
+        for mechanism, each in credentials.items()
+    }
+
+
+def credentials_of(fields: Mapping[str, Any]) -> dict[str, ScramCredential]:
+    """What `fields_of` gave. Raises `ValueError`, `LookupError`, `TypeError`, `AttributeError` or `ConfigError`."""
+    return {_mechanism(name): _credential(found) for name, found in fields.items()}
 
 
 def _mechanism(name: str) -> str:

@@ -38,18 +38,18 @@ class AclAudit:
             level,
             "Principal = %s is %s operation = %s from host = %s on resource = %s:LITERAL:%s for request = %s "
             "based on rule %s",
-            _told(str(client.principal)),
+            one_line(str(client.principal)),
             "Allowed" if allowed else "Denied",
             operation.name,
             client.client_host.removeprefix("/"),
             kind.name,
-            _told(name),
+            one_line(name),
             _request(client.api_key),
-            _told(self._authorizer.rule(client, operation, kind, name)),
+            one_line(self._authorizer.rule(client, operation, kind, name)),
         )
 
 
-def _told(text: str) -> str:
+def one_line(text: str) -> str:
     """A text that clients have chosen, on one line."""
     text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
     return text if text.isprintable() else ascii(text)

@@ -8,6 +8,13 @@ from typing import TYPE_CHECKING, Final
 from kclient.arguments import shown
 from kclient.config.jaas import parse_jaas
 from kclient.errors import ConfigError, KafkaError, NotYetSupportedError
+from kclient.gateway.security.oauth_listener import (
+    OAUTH_SETTINGS,
+    OAUTHBEARER,
+    ListenerOAuth,
+    check_oauth_is_for,
+    oauth_of,
+)
 from kclient.gateway.security.tls_listener import TLS_SETTINGS, ListenerTls, tls_of
 from kclient.gateway.settings import BROKER_SETTINGS
 from kclient.net.address import Address, parse_address
@@ -28,6 +35,7 @@ PROTOCOLS: Final = "listener.security.protocol.map"
 MECHANISMS: Final = "sasl.enabled.mechanisms"
 REAUTHENTICATION: Final = "connections.max.reauth.ms"
 
+_MECHANISMS: Final = ("PLAIN", *SCRAM_MECHANISMS, OAUTHBEARER)
 _KNOWN: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _WITH_TLS: Final = ("SSL", "SASL_SSL")
 _WITH_SASL: Final = ("SASL_PLAINTEXT", "SASL_SSL")
@@ -35,7 +43,13 @@ _JAAS: Final = "sasl.jaas.config"
 _USER: Final = "user_"
 _SCHEME: Final = "://"
 _SASL_SETTINGS: Final = frozenset(
-    {MECHANISMS, REAUTHENTICATION, f"plain.{_JAAS}", *(f"{name.lower()}.{_JAAS}" for name in SCRAM_MECHANISMS)}
+    {
+        MECHANISMS,
+        REAUTHENTICATION,
+        f"plain.{_JAAS}",
+        *(f"{name.lower()}.{_JAAS}" for name in SCRAM_MECHANISMS),
+        *OAUTH_SETTINGS,
+    }
 )
 """Those that can be given for one listener, too."""
 
@@ -59,6 +73,8 @@ class GatewayListener:
     """`connections.max.reauth.ms`: how long a login counts; 0 for as long as the connection."""
     tls: ListenerTls | None = None
     """What it encrypts with; None for nothing."""
+    oauth: ListenerOAuth | None = None
+    """How tokens are checked, where OAUTHBEARER is offered."""
 
 
 def listeners_of(config: BrokerConfig) -> list[GatewayListener]:
@@ -80,6 +96,7 @@ def listeners_of(config: BrokerConfig) -> list[GatewayListener]:
             first = next(iter(config.of_listeners))
             raise ConfigError(f"{first} is set, and {LISTENERS} is not: name the listeners there, as NAME://HOST:PORT")
         _check_tls_is_for(config, ())
+        check_oauth_is_for(config, offered=False)
         return []
     addresses = _addresses(LISTENERS, given)
     controllers = {name.upper() for name in config.get_list(CONTROLLERS)} if config.given(CONTROLLERS) else set()
@@ -98,7 +115,9 @@ def listeners_of(config: BrokerConfig) -> list[GatewayListener]:
     protocols = _protocols(config)
     _check_names(config, addresses, controllers)
     _check_tls_is_for(config, [protocols.get(name) for name in addresses])
-    return [_listener(config, name, at, told.get(name), protocols) for name, at in addresses.items()]
+    found = [_listener(config, name, at, told.get(name), protocols) for name, at in addresses.items()]
+    check_oauth_is_for(config, offered=any(each.oauth is not None for each in found))
+    return found
 
 
 def _addresses(setting: str, text: str) -> dict[str, Address]:
@@ -184,7 +203,8 @@ def _listener(
     for mechanism in SCRAM_MECHANISMS:
         _check_scram(config, own, mechanism)
     passwords = _passwords(config, own, name) if "PLAIN" in mechanisms else None
-    return GatewayListener(name, address, told, protocol, mechanisms, passwords, _session_ms(config, own), tls)
+    oauth = oauth_of(config, name, offered=OAUTHBEARER in mechanisms)
+    return GatewayListener(name, address, told, protocol, mechanisms, passwords, _session_ms(config, own), tls, oauth)
 
 
 def _text(config: BrokerConfig, name: str) -> str | None:
@@ -196,10 +216,10 @@ def _mechanisms(text: str | None, config: BrokerConfig) -> tuple[str, ...]:
     given: Sequence[str] = config.get_list(MECHANISMS) if text is None else [each.strip() for each in text.split(",")]
     found = tuple(dict.fromkeys(each.upper() for each in given if each))
     for each in found:
-        if each in ("OAUTHBEARER", "GSSAPI"):
-            raise NotYetSupportedError(f"{MECHANISMS}: gateways do not have {each} yet, only PLAIN and SCRAM")
-        if each != "PLAIN" and each not in SCRAM_MECHANISMS:
-            raise ConfigError(f"{MECHANISMS}: {shown(each)} is none of PLAIN, {', '.join(SCRAM_MECHANISMS)}")
+        if each == "GSSAPI":
+            raise NotYetSupportedError(f"{MECHANISMS}: gateways do not have GSSAPI, only {', '.join(_MECHANISMS)}")
+        if each not in _MECHANISMS:
+            raise ConfigError(f"{MECHANISMS}: {shown(each)} is none of {', '.join(_MECHANISMS)}")
     if not found:
         raise ConfigError(f"{MECHANISMS} is empty: without a mechanism nobody could log in")
     return found

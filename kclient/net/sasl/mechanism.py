@@ -102,6 +102,8 @@ class ClientIdentity:
     """When the credential ends, in seconds since the epoch; None if it does not."""
     extensions: tuple[tuple[str, str], ...] = ()
     """OAUTHBEARER's extensions."""
+    by_token: bool = False
+    """Whether it has shown a delegation token (KIP-48): such a client cannot make, renew or end tokens."""
 
 
 class ServerMechanism(Protocol):

@@ -30,6 +30,8 @@ __all__ = [
     "ScramCredentials",
     "ScramDecoys",
     "ScramServer",
+    "ScramToken",
+    "ScramTokens",
 ]
 
 SCRAM_MECHANISMS: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
@@ -60,6 +62,7 @@ _CLIENT_FINAL = re.compile(
     r",p=(?P<proof>[A-Za-z0-9+/=]+)"
 )
 _SERVER_FINAL = re.compile(r"(?:e=(?P<error>[^,\0]+)|v=(?P<verifier>[A-Za-z0-9+/=]+))(?:,.*)?")
+_TOKEN_AUTH = re.compile(",tokenauth=(?i:true)(?:,|$)")
 _SASL_NAME = re.compile(r"(?:[^=,\0]|=2C|=3D)+")
 
 
@@ -122,6 +125,22 @@ class ScramCredential:
 
 ScramCredentials: TypeAlias = Callable[[str], ScramCredential | None]
 """Finds what is kept of a user; None for users that do not exist. It must not wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScramToken:
+    """What a server knows of a delegation token (KIP-48)."""
+
+    credential: ScramCredential
+    """Made of the token's HMAC in base64, which is its password."""
+    owner: str
+    """The user that a client with the token is."""
+    expires_at: float
+    """When the token ends, in seconds since the epoch."""
+
+
+ScramTokens: TypeAlias = Callable[[str, str], ScramToken | None]
+"""Finds a token, given the mechanism and the token's id; None for tokens that do not exist. It must not wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,6 +300,7 @@ class ScramServer(Exchange):
         mechanism: `SCRAM-SHA-256` or `SCRAM-SHA-512`.
         credentials: Finds what is kept of a user.
         decoys: What users who do not exist are shown; by default 4096 iterations, as `ScramCredential.derive` has.
+        tokens: Finds delegation tokens; None for a server that has none.
         nonce: For tests; random if None.
     """
 
@@ -290,6 +310,7 @@ class ScramServer(Exchange):
         credentials: ScramCredentials,
         *,
         decoys: ScramDecoys | None = None,
+        tokens: ScramTokens | None = None,
         nonce: str | None = None,
     ) -> None:
         super().__init__()
@@ -297,6 +318,8 @@ class ScramServer(Exchange):
         self.identity: ClientIdentity | None = None
         self._algorithm = _algorithm(mechanism)
         self._credentials = credentials
+        self._tokens = tokens
+        self._token: ScramToken | None = None
         self._decoys = decoys or _PLAIN_DECOYS
         self._nonce = nonce or secrets.token_urlsafe(_NONCE_BYTES)
         self._credential: ScramCredential | None = None
@@ -317,7 +340,11 @@ class ScramServer(Exchange):
             return answer
         answer = self._check(text)
         self._move(ExchangeState.DONE)
-        self.identity = ClientIdentity(self._username, self.name)
+        token = self._token
+        if token is None:
+            self.identity = ClientIdentity(self._username, self.name)
+        else:
+            self.identity = ClientIdentity(token.owner, self.name, token.expires_at, by_token=True)
         return answer
 
     def _begin(self, text: str) -> bytes:
@@ -328,13 +355,19 @@ class ScramServer(Exchange):
             raise self._refused("Authentication failed: channel binding is not offered")
         if match["mandatory"]:
             raise self._refused("Authentication failed: an unknown mandatory SCRAM extension")
-        if re.search(",tokenauth=true(,|$)", match["extensions"] or ""):
+        by_token = _TOKEN_AUTH.search(match["extensions"]) is not None
+        if by_token and self._tokens is None:
             raise self._refused("Authentication failed: delegation tokens are not known here")
         self._username = _unescape(match["name"])
         if match["authzid"] and _unescape(match["authzid"]) != self._username:
             raise self._refused("Authentication failed: the authorization id differs from the user name")
         self._binding = base64.b64encode(match["header"].encode()).decode()
-        self._credential = self._credentials(self._username)
+        if by_token:
+            assert self._tokens is not None
+            self._token = self._tokens(self.name, self._username)
+            self._credential = None if self._token is None else self._token.credential
+        else:
+            self._credential = self._credentials(self._username)
         self._nonce = match["nonce"] + self._nonce
         shown = self._credential or self._decoys.credential(self.name, self._username)
         answer = f"r={self._nonce},s={base64.b64encode(shown.salt).decode()},i={shown.iterations}"

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import auto
+from functools import partial
 from typing import TypeAlias
 
 from kclient.errors import (
@@ -20,7 +21,7 @@ from kclient.errors import (
 from kclient.net.sasl.mechanism import ClientIdentity, ServerMechanism
 from kclient.net.sasl.oauthbearer import OAuthBearerServer, TokenCheck
 from kclient.net.sasl.plain import PasswordCheck, PlainServer
-from kclient.net.sasl.scram import ScramCredentials, ScramDecoys, ScramServer
+from kclient.net.sasl.scram import ScramCredentials, ScramDecoys, ScramServer, ScramTokens
 from kclient.protocol.message import ApiMessage
 from kclient.protocol.messages import SaslAuthenticateResponse, SaslHandshakeResponse
 from kclient.protocol.types import INT64_MAX
@@ -39,6 +40,7 @@ def server_mechanisms(
     scram_sha_512: ScramCredentials | None = None,
     oauthbearer: TokenCheck | None = None,
     scram_decoys: ScramDecoys | None = None,
+    scram_tokens: ScramTokens | None = None,
 ) -> dict[str, Callable[[], ServerMechanism]]:
     """The mechanisms for which there is something to check against.
 
@@ -51,6 +53,8 @@ def server_mechanisms(
         oauthbearer: Tells whose token it is.
         scram_decoys: What SCRAM shows for users who do not exist. To be given if the credentials have other iterations
             than 4096 or other salts than of 24 bytes: else everybody can find out which users exist.
+        scram_tokens: Finds delegation tokens, with which clients can log in by each mechanism of SCRAM that is
+            offered.
 
     Raises:
         TypeError: If one is of a wrong type.
@@ -60,6 +64,7 @@ def server_mechanisms(
         "scram_sha_256": scram_sha_256,
         "scram_sha_512": scram_sha_512,
         "oauthbearer": oauthbearer,
+        "scram_tokens": scram_tokens,
     }
     for name, check in checks.items():
         if check is not None and not callable(check):  # and is not shown: it may be a password, in the wrong place
@@ -67,12 +72,13 @@ def server_mechanisms(
     if scram_decoys is not None and not isinstance(scram_decoys, ScramDecoys):
         raise TypeError(f"scram_decoys are ScramDecoys or None, not a value of type {type(scram_decoys).__name__}")
     offered: dict[str, Callable[[], ServerMechanism]] = {}
+    scram = partial(ScramServer, decoys=scram_decoys, tokens=scram_tokens)
     if plain is not None:
         offered["PLAIN"] = lambda: PlainServer(plain)
     if scram_sha_256 is not None:
-        offered["SCRAM-SHA-256"] = lambda: ScramServer("SCRAM-SHA-256", scram_sha_256, decoys=scram_decoys)
+        offered["SCRAM-SHA-256"] = lambda: scram("SCRAM-SHA-256", scram_sha_256)
     if scram_sha_512 is not None:
-        offered["SCRAM-SHA-512"] = lambda: ScramServer("SCRAM-SHA-512", scram_sha_512, decoys=scram_decoys)
+        offered["SCRAM-SHA-512"] = lambda: scram("SCRAM-SHA-512", scram_sha_512)
     if oauthbearer is not None:
         offered["OAUTHBEARER"] = lambda: OAuthBearerServer(oauthbearer)
     return offered

@@ -51,6 +51,7 @@ def unsecured_token(
 def accept_unsecured(
     *,
     principal_claim: str = "sub",
+    scope_claim: str = "scope",
     required_scope: str | None = None,
     clock_skew: float = 0.0,
     clock: Callable[[], float] = time.time,
@@ -59,7 +60,8 @@ def accept_unsecured(
 
     Args:
         principal_claim: The claim that names the user.
-        required_scope: A scope that the token must have.
+        scope_claim: The claim that holds the scope.
+        required_scope: What the scope has to have, with spaces between several.
         clock_skew: Seconds by which the clocks may differ.
         clock: Seconds since the epoch.
     """
@@ -69,12 +71,12 @@ def accept_unsecured(
         claims = read_claims(text)
         if claims is None or not rest.endswith(".") or _algorithm(head) != "none":
             raise InvalidTokenError("it is not an unsecured JWT")
-        token = OAuthToken.from_jwt(text, subject_claim=principal_claim)
+        token = OAuthToken.from_jwt(text, subject_claim=principal_claim, scope_claim=scope_claim)
         if token.expires_at is None or token.expires_at + clock_skew <= clock():
             raise InvalidTokenError("it has expired")
         if not token.principal:
             raise InvalidTokenError(f"it has no claim {principal_claim}")
-        if required_scope is not None and required_scope not in token.scope:
+        if required_scope is not None and not token.scope.issuperset(required_scope.split()):
             raise InvalidTokenError("the scope is too small", status="insufficient_scope", scope=required_scope)
         return ClientIdentity(token.principal, "OAUTHBEARER", token.expires_at, tuple(extensions.items()))
 

@@ -433,8 +433,11 @@ CASES: dict[str, Case] = {
 FREE = {
     ApiKey.API_VERSIONS, ApiKey.DESCRIBE_CLUSTER, ApiKey.LIST_GROUPS, ApiKey.LIST_TRANSACTIONS,
     ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY,
+    ApiKey.CREATE_DELEGATION_TOKEN, ApiKey.RENEW_DELEGATION_TOKEN, ApiKey.EXPIRE_DELEGATION_TOKEN,
+    ApiKey.DESCRIBE_DELEGATION_TOKEN,
 }  # fmt: skip
-"""Answered for everybody, as in Kafka; what they show of others is tested apart."""
+"""Answered for everybody, as in Kafka; what they show of others, or do for them, is tested apart. Of delegation tokens
+only who has logged in may ask: `test_gateway_tokens.py`."""
 
 
 def codes(answer: Message) -> Iterator[int]:

@@ -15,6 +15,7 @@ from kclient.gateway.log import Checkpoint
 from kclient.gateway.producer_windows import ProducerWindow, Remembered
 from kclient.gateway.rows import groups
 from kclient.gateway.rows.broker import decode_cluster_id, decode_settings, encode_cluster_id, encode_settings
+from kclient.gateway.rows.delegation_tokens import DelegationTokenRow, TokenPrincipal
 from kclient.gateway.rows.gateways import Endpoint, FeatureRange, GatewayRow
 from kclient.gateway.rows.numbers import PRODUCER_IDS
 from kclient.gateway.rows.partitions import decode_checkpoint, encode_checkpoint
@@ -40,6 +41,7 @@ from kclient.gateway.rows.virtual import (
 from kclient.htp import open_store
 from kclient.htp.embedded.recovery import SyncCheckpoint
 from kclient.htp.rows import seal, unsealed
+from kclient.net.sasl.scram import ScramCredential
 from tests.all_rows import scan_all
 from tests.example_budget import examples
 from tests.gateway_wire import batch_of, running
@@ -73,6 +75,10 @@ STREAMS_MEMBER = encode_streams_member(
         ({}, TASKS, {}), (TASKS, {}, {}),
     )
 )  # fmt: skip
+DELEGATION_TOKEN = DelegationTokenRow(
+    TokenPrincipal("User", "a"), TokenPrincipal("User", "b"), (TokenPrincipal("User", "c"),), 1795, 1799, 1800, "0f",
+    {"SCRAM-SHA-256": ScramCredential(bytes(24), 4096, bytes(32), bytes(32))},
+)  # fmt: skip
 DECODERS: dict[str, tuple[bytes, Any]] = {
     "a streams group": (STREAMS, lambda row: decode_streams_group(row, "g")),
     "a member of a streams group": (STREAMS_MEMBER, lambda row: decode_streams_member(row, "m")),
@@ -84,6 +90,7 @@ DECODERS: dict[str, tuple[bytes, Any]] = {
     "an intent": (INTENT.encode(), IntentRow.decode),
     "an intent of a run": (INTENT._replace(run="6d0c").encode(), IntentRow.decode),
     "a gateway": (GATEWAY.encode(), GatewayRow.decode),
+    "a delegation token": (DELEGATION_TOKEN.encode(), DelegationTokenRow.decode),
     "a unit's leader epoch": (UnitRow(3, 17).encode(), UnitRow.decode),
     "what a shared topic's index tells": (IndexedRow(7, 9).encode(), IndexedRow.decode),
     "blocks of an index": (encode_blocks([BlockRow(3, 0, 9, 4, 8, 2, 700, 1795, 5, 1)]), decode_blocks),

@@ -99,7 +99,9 @@ async def test_of_a_server() -> None:
                 Server(Handler(), supervisor, wrong)
 
 
-@pytest.mark.parametrize("name", ["plain", "scram_sha_256", "scram_sha_512", "oauthbearer", "scram_decoys"])
+@pytest.mark.parametrize(
+    "name", ["plain", "scram_sha_256", "scram_sha_512", "oauthbearer", "scram_decoys", "scram_tokens"]
+)
 def test_of_mechanisms(name: str) -> None:
     wrong: Any = {name: "geheim"}
     with pytest.raises(TypeError, match=f"{name} .* or None, not a value of type str|{name} .*; not a value") as caught:

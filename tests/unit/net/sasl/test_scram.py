@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 from kclient.config.secret import Secret
 from kclient.errors import ConfigError, IllegalStateError, SaslAuthenticationError
 from kclient.net.sasl.mechanism import ClientIdentity, ExchangeState
-from kclient.net.sasl.scram import SCRAM_MECHANISMS, ScramClient, ScramCredential, ScramDecoys, ScramServer
+from kclient.net.sasl.scram import (
+    SCRAM_MECHANISMS,
+    ScramClient,
+    ScramCredential,
+    ScramDecoys,
+    ScramServer,
+    ScramToken,
+)
 from kclient.net.sasl.session import server_mechanisms
 
 MECHANISMS = sorted(SCRAM_MECHANISMS)
@@ -300,3 +307,52 @@ def test_names_and_passwords_that_cannot_be_sent(name: str, password: str) -> No
         ScramClient("SCRAM-SHA-256", name, Secret(password))
     assert "geheim" not in repr(caught.value)
     assert caught.value.__context__ is None
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_a_delegation_token_is_its_owner_for_a_while(mechanism: str) -> None:
+    found = ScramToken(ScramCredential.derive(mechanism, "hmac"), "alice", 1234.5)
+    tokens = {(mechanism, "id"): found}
+
+    def lookup(name: str, token_id: str) -> ScramToken | None:
+        return tokens.get((name, token_id))
+
+    def users(name: str) -> ScramCredential | None:
+        return ScramCredential.derive(mechanism, "password") if name == "alice" else None
+
+    def log_in(name: str, password: str, *, token_auth: bool = True) -> ScramServer:
+        one = ScramClient(mechanism, name, Secret(password), token_auth=token_auth)
+        other = ScramServer(mechanism, users, tokens=lookup)
+        answer = one.respond(other.respond(one.start()))
+        assert answer is not None
+        one.respond(other.respond(answer))
+        return other
+
+    assert log_in("id", "hmac").identity == ClientIdentity("alice", mechanism, 1234.5, by_token=True)
+    assert log_in("alice", "password", token_auth=False).identity == ClientIdentity("alice", mechanism)
+    for name, password, token_auth in (
+        ("id", "wrong", True), ("id", "hmac", False), ("alice", "password", True), ("alice", "hmac", True),
+        ("other", "hmac", True),
+    ):  # fmt: skip
+        with pytest.raises(SaslAuthenticationError, match="invalid credentials"):
+            log_in(name, password, token_auth=token_auth)
+
+
+@pytest.mark.parametrize(
+    ("extension", "is_token"),
+    [
+        ("tokenauth=true", True), ("tokenauth=TRUE", True), ("x=y,tokenauth=true", True), ("tokenauth=true,x=y", True),
+        ("tokenauth=false", False), ("tokenauth=truex", False), ("Tokenauth=true", False), ("xtokenauth=true", False),
+    ],
+)  # fmt: skip
+def test_what_says_that_it_is_a_token(extension: str, is_token: bool) -> None:
+    asked: list[str] = []
+
+    def token(mechanism: str, token_id: str) -> None:
+        asked.append(f"token {token_id}")
+
+    def user(name: str) -> None:
+        asked.append(f"user {name}")
+
+    ScramServer("SCRAM-SHA-256", user, tokens=token).respond(f"n,,n=id,r=abc,{extension}".encode())
+    assert asked == ["token id" if is_token else "user id"]
