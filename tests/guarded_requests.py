@@ -419,6 +419,18 @@ REQUESTS: Final[dict[str, Ask]] = {
     "describe the cluster": Ask(
         lambda *_: m.DescribeClusterRequest(include_cluster_authorized_operations=True), 1
     ),
+    "describe quotas": Ask(lambda *_: m.DescribeClientQuotasRequest(), 1),
+    "alter quotas": Ask(
+        lambda *_: m.AlterClientQuotasRequest(
+            entries=[
+                m.AlterClientQuotasRequestEntryData(
+                    entity=[m.AlterClientQuotasRequestEntityData(entity_type="user", entity_name="nobody")],
+                    ops=[m.OpData(key="producer_byte_rate", value=1e6)],
+                )
+            ],
+            validate_only=True,
+        ), 1,
+    ),
     "describe users": Ask(lambda *_: m.DescribeUserScramCredentialsRequest(users=[m.UserName(name="nobody")]), 0),
     "delete a user who is not there": Ask(
         lambda *_: m.AlterUserScramCredentialsRequest(

@@ -42,7 +42,6 @@ class Guarded:
     """For superusers."""
     sasl: str
     """For alice."""
-    has_quotas: bool = True
 
     def as_alice(self) -> dict[str, object]:
         """Settings of a client."""
@@ -77,4 +76,4 @@ def guarded_kafka(version: str, folder: Path) -> Iterator[Guarded]:
 def guarded_gateway() -> Iterator[Guarded]:
     """A gateway in this process."""
     with kclient.sync.Gateway(f"memory:guarded-{uuid.uuid4().hex}", config={**GATEWAY}) as gateway:
-        yield Guarded(KAFKA_4, gateway.advertised["PLAINTEXT"], gateway.advertised["SASL"], has_quotas=False)
+        yield Guarded(KAFKA_4, gateway.advertised["PLAINTEXT"], gateway.advertised["SASL"])

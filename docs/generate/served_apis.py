@@ -18,13 +18,10 @@ from kclient.protocol.registry import ApiKey
 
 __all__ = ["LEFT_OUT", "OTHER_VERSIONS", "SOMETIMES", "render", "served"]
 
-_QUOTAS: Final = "There are no quotas of clients."
 _SHARES: Final = "Between brokers, to who keeps the states of share groups: here the store does."
 _VOTERS: Final = "There is no quorum of controllers: what gateways agree on lies in the store."
 
 LEFT_OUT: Final[Mapping[ApiKey, str]] = {
-    ApiKey.DESCRIBE_CLIENT_QUOTAS: _QUOTAS,
-    ApiKey.ALTER_CLIENT_QUOTAS: _QUOTAS,
     ApiKey.DESCRIBE_QUORUM: f"{_VOTERS} Voters and lags that are made up would only set off alarms, or keep them "
     "silent. `kclient cluster status` tells which gateways serve a store.",
     ApiKey.UNREGISTER_BROKER: "A gateway that does not renew its lease is taken off the list by the others.",

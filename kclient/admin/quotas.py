@@ -53,7 +53,7 @@ class QuotaOperations(AdminBase):
 
         Raises:
             ClusterAuthorizationError: this user may not describe the cluster's settings.
-            UnsupportedVersionError: the brokers have none (a gateway has none).
+            UnsupportedVersionError: the brokers have none (before Kafka 2.6).
             TypeError: this is no filter.
         """
         wanted = as_quota_filter(quota_filter)
@@ -89,7 +89,7 @@ class QuotaOperations(AdminBase):
         Raises:
             InvalidRequestError: there is no quota of this name, not for this entity, or not of this size.
             ClusterAuthorizationError: this user may not alter the cluster's settings.
-            UnsupportedVersionError: the brokers have none (a gateway has none).
+            UnsupportedVersionError: the brokers have none (before Kafka 2.6).
             PartialFailureError: the quotas of several entities were refused; the others were set.
             TypeError, ValueError: these are no numbers by name by entity.
         """

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Final
 
 from kclient.concurrency import Supervisor, loop_soon
@@ -58,6 +59,7 @@ from kclient.gateway.handlers.metadata import MetadataHandler
 from kclient.gateway.handlers.produce import ProduceHandler
 from kclient.gateway.handlers.producer_ids import InitProducerIdHandler
 from kclient.gateway.handlers.producers import DescribeProducersHandler
+from kclient.gateway.handlers.quotas import AlterClientQuotasHandler, DescribeClientQuotasHandler
 from kclient.gateway.handlers.reassignments import (
     AlterPartitionReassignmentsHandler,
     ElectLeadersHandler,
@@ -82,7 +84,7 @@ from kclient.gateway.handlers.transactions_offsets import AddOffsetsToTxnHandler
 from kclient.gateway.identity import Identity
 from kclient.gateway.leadership import Leadership
 from kclient.gateway.living_topics import LivingTopics
-from kclient.gateway.mapping import Mapping
+from kclient.gateway.mapping import Mapping as TopicMapping
 from kclient.gateway.membership import ClusterView, living_runs
 from kclient.gateway.moves_by_hand import MovesByHand
 from kclient.gateway.opening_ahead import Opener
@@ -94,7 +96,14 @@ from kclient.gateway.peer_calls.routing import ClusterPeers
 from kclient.gateway.peers import LocalPeers, PartitionEnds, Peers
 from kclient.gateway.producer_ids import ProducerIds
 from kclient.gateway.producer_windows import ProducerLimit
+from kclient.gateway.quota_entries import QuotaEntries
+from kclient.gateway.quotas.addresses import AddressLimits
+from kclient.gateway.quotas.arrivals import Arrivals
+from kclient.gateway.quotas.charges import Throttles
+from kclient.gateway.quotas.clients import ClientQuotas
+from kclient.gateway.quotas.rates import RateWindow
 from kclient.gateway.releases import Releases
+from kclient.gateway.request_quotas import RequestQuotas
 from kclient.gateway.retention import Retention
 from kclient.gateway.search import TimestampSearch
 from kclient.gateway.security.acl_authorizer import AclAuthorizer
@@ -103,6 +112,7 @@ from kclient.gateway.security.audit import AclAudit
 from kclient.gateway.security.delegation_tokens import DelegationTokens, TokenSettings
 from kclient.gateway.security.scram_users import ScramUsers
 from kclient.gateway.server import RequestServer
+from kclient.gateway.settings_of_quotas import MAX_CREATION_RATE, MUTATION_WINDOW, QUOTA_WINDOW
 from kclient.gateway.shares.offsets import ShareGroupOffsets
 from kclient.gateway.shares.sessions import MemberSessions
 from kclient.gateway.shares.table import ShareTable
@@ -134,6 +144,8 @@ _SETTINGS_SHARE: Final = 32
 """And by settings of groups, and subscriptions to metrics of clients."""
 _TELEMETRY_SHARE: Final = 16
 """And by these metrics."""
+_QUOTAS_SHARE: Final = 64
+"""And by the quotas of clients, and by what is known of what these have used."""
 _SHARES_SHARE: Final = 8
 """And by what share groups read, and by the sessions of their members."""
 
@@ -164,6 +176,12 @@ class Assembly:
     """With which clients log in as their owners; None where there are none."""
     acls: Acls | None
     """Who may do what; None where everybody may do everything."""
+    quotas: QuotaEntries
+    """What clients may use."""
+    charged: RequestQuotas
+    """What they have."""
+    arrivals: Arrivals
+    """How fast they may connect."""
     topics: TopicTable
     access: Access
     """Who finds what, and may do it."""
@@ -213,6 +231,7 @@ class Assembly:
             await self.delegation_tokens.read_all()
         if self.acls is not None:
             await self.acls.load()
+        await self.quotas.read_all()
         await self.group_configs.read_all()
         await self.telemetry.configs.read_all()
         await self.catalogue.load()
@@ -226,7 +245,7 @@ class Assembly:
 
 async def assemble(
     config: BrokerConfig,
-    mapping: Mapping,
+    mapping: TopicMapping,
     manager: Manager,
     broker: Broker,
     lease: HeldLease,
@@ -243,6 +262,7 @@ async def assemble(
     address: Address | None,
     authorizer: AclAuthorizer | None = None,
     token_settings: TokenSettings | None = None,
+    listener_rates: Mapping[str, int] = MappingProxyType({}),
 ) -> Assembly:
     """Make the parts of a gateway, with the settings in force that were changed while one ran.
 
@@ -264,6 +284,7 @@ async def assemble(
         address: Under which clients name the store instead of a host; None if they cannot.
         authorizer: Decides who may do what, by the entries that it is given here; None where nobody does.
         token_settings: Of delegation tokens; None where there are none.
+        listener_rates: The connections in a second of those listeners that have a rate of their own.
 
     Raises:
         HtpError: The settings that were changed cannot be read from the store.
@@ -333,7 +354,6 @@ async def assemble(
     if authorizer is not None:
         access.guard(authorizer, AclAudit(authorizer), lambda: authorizer.changes)
         acls = Acls(authorizer, manager, lease, shields, memory.limited("acls", _ACLS_SHARE), queue.flow())
-    auto_create_topics = config.live_bool("auto.create.topics.enable")
     moves = MovesByHand(generations, lease, topics, leadership)
     standing = ClusterStanding(lease, generations, partitions, clock)
     producer_ids = ProducerIds(manager, lease, identity.leader_epoch, producers)
@@ -371,6 +391,12 @@ async def assemble(
             token_settings, manager, lease, shields, memory.limited("delegation tokens", _USERS_SHARE),
             workers, queue.flow(), clock.wall_ms,
         )  # fmt: skip
+    window, quota_memory = _window(config, QUOTA_WINDOW), memory.limited("quotas", _QUOTAS_SHARE)
+    client_quotas = ClientQuotas(window, _window(config, MUTATION_WINDOW), quota_memory)
+    throttles = Throttles()
+    arrivals = Arrivals(window, config.live_int(MAX_CREATION_RATE), listener_rates, clock.now, throttles)
+    quotas = QuotaEntries(client_quotas, AddressLimits(arrivals, spawn), manager, lease, shields, quota_memory)
+    charged = RequestQuotas(client_quotas, throttles, clock.now, from_gateway)
     levels = FeatureLevels(features, manager, lease, cluster, shields)
     table = HandlerTable(
         [
@@ -393,7 +419,14 @@ async def assemble(
             DeleteRecordsHandler(access, partitions),
             DescribeProducersHandler(access, partitions, leadership),
             InitProducerIdHandler(access, producer_ids, transactions),
-            MetadataHandler(identity.cluster_id, leadership, access, catalogue, auto_create_topics=auto_create_topics),
+            MetadataHandler(
+                identity.cluster_id,
+                leadership,
+                access,
+                catalogue,
+                auto_create_topics=config.live_bool("auto.create.topics.enable"),
+                num_partitions=config.live_int("num.partitions"),
+            ),
             DescribeClusterHandler(identity.cluster_id, leadership, access),
             DescribeTopicPartitionsHandler(leadership, access),
             CreateTopicsHandler(
@@ -421,6 +454,8 @@ async def assemble(
             RenewDelegationTokenHandler(access, tokens),
             ExpireDelegationTokenHandler(access, tokens),
             DescribeDelegationTokenHandler(access, tokens),
+            DescribeClientQuotasHandler(access, quotas),
+            AlterClientQuotasHandler(access, quotas),
             DescribeAclsHandler(access, acls),
             CreateAclsHandler(access, acls),
             DeleteAclsHandler(access, acls),
@@ -449,6 +484,9 @@ async def assemble(
         scram_users=scram_users,
         delegation_tokens=tokens,
         acls=acls,
+        quotas=quotas,
+        charged=charged,
+        arrivals=arrivals,
         topics=topics,
         access=access,
         catalogue=catalogue,
@@ -484,10 +522,16 @@ async def assemble(
                 FollowedTopics(topics, catalogue, manager),
             ],
         ),
-        rights_feed=ChangeFeed(manager, [each for each in (scram_users, tokens, acls) if each is not None]),
+        rights_feed=ChangeFeed(manager, [each for each in (scram_users, tokens, quotas, acls) if each is not None]),
         table=table,
-        requests=RequestServer(table, lease, identity, clock),
+        requests=RequestServer(table, lease, identity, clock, charged),
     )
+
+
+def _window(config: BrokerConfig, names: tuple[str, str]) -> RateWindow:
+    """What the settings of these names say: a number of samples, and the seconds of each."""
+    samples, seconds = map(config.get_int, names)
+    return RateWindow(samples, seconds * 1000)
 
 
 def group_handlers(

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Final
 from kclient.net.discarding import in_slices
 
 if TYPE_CHECKING:
+    from kclient.gateway.quotas.charges import Charge
+    from kclient.gateway.quotas.clients import Limits
     from kclient.net.fair_queue import Flow
     from kclient.net.memory_budget import Share
     from kclient.net.reply_order import ReplySlot
@@ -97,6 +99,8 @@ class ConnectionContext:
     software_name: str = UNKNOWN
     """What the client's library calls itself (KIP-511)."""
     software_version: str = UNKNOWN
+    limits: Limits | None = None
+    """The quotas that were found for its client last; whose business they are looks whether they still hold."""
     api_key: int = -1
     """Of the request in hand: the one that was begun last, or that goes on."""
     end_sessions: Callable[[], object] | None = None
@@ -142,3 +146,5 @@ class RequestContext:
     connection: ConnectionContext
     place: ReplySlot
     """Its place in the order of the connection's replies."""
+    charge: Charge | None = None
+    """What it is charged for; None where no quota holds for its client."""

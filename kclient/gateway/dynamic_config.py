@@ -16,6 +16,7 @@ from kclient.gateway.rows.broker import decode_settings, encode_settings
 from kclient.gateway.rows.keys import SETTINGS as SETTINGS_KEY
 from kclient.gateway.settings import BROKER_SETTINGS
 from kclient.gateway.settings_of_logins import BROKER_SETTINGS_OF_OAUTH, BROKER_SETTINGS_OF_TOKENS
+from kclient.gateway.settings_of_quotas import MUTATION_WINDOW, QUOTA_WINDOW
 from kclient.gateway.settings_of_tls import BROKER_SETTINGS_OF_TLS
 from kclient.htp.errors import ConflictError
 
@@ -37,6 +38,7 @@ READ_ONLY: Final = frozenset(
         "producer.id.cache.size", "queued.max.request.bytes", "queued.max.requests", "sasl.enabled.mechanisms",
         "sasl.server.max.receive.size", "socket.request.max.bytes", "super.users", "telemetry.max.bytes",
         "transaction.state.log.num.partitions",
+        *QUOTA_WINDOW, *MUTATION_WINDOW,
         *(
             setting.name
             for setting in (*BROKER_SETTINGS_OF_OAUTH, *BROKER_SETTINGS_OF_TLS, *BROKER_SETTINGS_OF_TOKENS)

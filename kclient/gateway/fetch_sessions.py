@@ -196,6 +196,11 @@ class FetchSessionCache:
             raise FetchSessionTopicIdError(f"fetch session {session_id} names topics in another way")
         return (yield from self._go_on(session, wanted, forgotten, now))
 
+    def drop(self, session: FetchSession) -> None:
+        """End a session that its client has not been told of."""
+        if self._sessions.get(session.session_id) is session:
+            self._drop(session.session_id)
+
     def is_small(self, session_id: int, most: int) -> bool:
         """Whether a session has no more than so many partitions; one that there is not has none."""
         session = self._sessions.get(session_id)

@@ -416,6 +416,9 @@ class Gateway:
             space=store.space if isinstance(store, StoreOnDisk) else None,
             cleaner=parts.cleaner,
             telemetry=parts.telemetry,
+            throttles=parts.charged.throttles,
+            meters=parts.charged.clients,
+            muted=lambda: 0 if self._server is None else sum(each.muted for each in self._server.connections),
         )
 
     @property
@@ -631,6 +634,9 @@ class Gateway:
             self._config, self._mapping, manager, broker, held, identity, generations, epochs, leadership, cluster,
             internal.values(), log_dir_of(self._htp), self._memory, self._supervisor, address=address,
             authorizer=self._authorizer, token_settings=self._token_settings,
+            listener_rates={
+                each.name: each.most_in_a_second for each in self._listeners if each.most_in_a_second is not None
+            },
         )  # fmt: skip
 
     async def _register(self, parts: Assembly, part: Participation) -> None:
@@ -649,6 +655,7 @@ class Gateway:
         settings = self._server_settings(found.quota)
         server = Server(parts.requests, self._supervisor, settings, queue=parts.queue, memory=self._memory)
         server.on_memory_short = parts.requests.memory_short
+        server.arrivals = parts.arrivals
 
         def apply(quota: ConnectionQuota) -> None:
             server.limits.quota = quota

@@ -9,6 +9,7 @@ from kclient.gateway.metrics import MetricRegistry
 
 if TYPE_CHECKING:
     from kclient.gateway.compaction import LogCleaner
+    from kclient.gateway.quotas.charges import Throttles
     from kclient.gateway.telemetry import ClientTelemetry
     from kclient.gateway.topics.table import TopicTable
     from kclient.gateway.virtual import SharedStore
@@ -29,6 +30,9 @@ def gateway_metrics(
     space: Callable[[], DiskSpace] | None,
     cleaner: LogCleaner,
     telemetry: ClientTelemetry,
+    throttles: Throttles,
+    meters: Sized,
+    muted: Callable[[], int],
 ) -> MetricRegistry:
     """The metrics of a gateway.
 
@@ -42,6 +46,9 @@ def gateway_metrics(
         space: Asks the store about its disk; None where it has none.
         cleaner: Compacts logs.
         telemetry: The metrics that clients push.
+        throttles: How often, and how long, clients were throttled.
+        meters: Of those that quotas hold for, what they have used.
+        muted: How many connections are not read because of that.
     """
     registry = MetricRegistry()
     gauge = registry.gauge
@@ -79,7 +86,29 @@ def gateway_metrics(
     )
     _compaction(registry, cleaner)
     _telemetry(registry, telemetry)
+    _quotas(registry, throttles, meters, muted)
     return registry
+
+
+def _quotas(registry: MetricRegistry, throttles: Throttles, meters: Sized, muted: Callable[[], int]) -> None:
+    registry.counter(
+        f"{_PREFIX}throttled_total",
+        "Requests, and connections, that exceeded a quota since the start, by the name of the quota.",
+        lambda: (((kind.value,), count) for kind, count in throttles.count.items()),
+        labels=("quota",),
+    )
+    registry.counter(
+        f"{_PREFIX}throttle_seconds_total",
+        "How long their clients were told to wait for that.",
+        lambda: (((kind.value,), seconds) for kind, seconds in throttles.seconds.items()),
+        labels=("quota",),
+    )
+    registry.gauge(f"{_PREFIX}throttled_connections", "Connections that are not read at present for that.", muted)
+    registry.gauge(
+        f"{_PREFIX}quota_meters",
+        "Quotas of clients, or groups of clients, of which it is known what was used of them lately.",
+        lambda: len(meters),
+    )
 
 
 def _compaction(registry: MetricRegistry, cleaner: LogCleaner) -> None:

@@ -22,6 +22,7 @@ from kclient.gateway.handlers.handler import Begun, Finish, Handler
 from kclient.gateway.handlers.table import HandlerTable
 from kclient.gateway.identity import Identity
 from kclient.gateway.ownership import HeldLease
+from kclient.gateway.request_quotas import RequestQuotas
 from kclient.net.address import parse_address
 from kclient.net.answers import FRAME_READ, CloseConnectionError, Work
 from kclient.net.server import Answer, Later, Reply, ServerConnection, Steps
@@ -48,10 +49,14 @@ class RequestServer:
         lease: Nothing is answered once it has run out.
         identity: For the log.
         clock: What time it is.
+        quotas: Finds what clients are charged for.
     """
 
-    def __init__(self, table: HandlerTable, lease: HeldLease, identity: Identity, clock: Clock) -> None:
+    def __init__(
+        self, table: HandlerTable, lease: HeldLease, identity: Identity, clock: Clock, quotas: RequestQuotas
+    ) -> None:
         self._table = table
+        self._quotas = quotas
         self._lease = lease
         self._clock = clock
         self.counts: dict[int, int] = dict.fromkeys(table.handlers, 0)
@@ -102,14 +107,23 @@ class RequestServer:
         assert place is not None
         context = RequestContext(key, version, correlation_id, client_id, connection.context, place)
         connection.context.api_key = key
+        if self._quotas.clients.active:
+            context.charge = self._quotas.charge(context, size)
         low, high = table.versions[key]
         if not low <= version <= high:
             return self._unsupported(handler, context)
         if size > _SMALL:
+            if context.charge is not None:
+                context.charge.pause()
             return Steps(self._begin_large(frame, position, context, handler, connection), not handler.ONLY_READS)
         # Bytes behind the message are ignored, as Kafka does: librdkafka sends some after Metadata requests.
         request, _ = request_class(key).decode_from(frame, position, version)
-        return self._dispatch(request, handler, context, connection)
+        if context.charge is None:
+            return self._dispatch(request, handler, context, connection)
+        try:
+            return self._dispatch(request, handler, context, connection)
+        finally:
+            context.charge.pause()
 
     def _begin_large(
         self,
@@ -158,6 +172,8 @@ class RequestServer:
         except (KafkaError, CloseConnectionError) as error:
             return self._refused(handler, request, context, error, connection)
         if isinstance(begun, ApiMessage) and handler.FEW_AT_ONCE:
+            if context.charge is not None:
+                begun = context.charge.told(begun)
             return encode_response(begun, context.api_version, context.correlation_id)
         return self._follow(begun, handler, request, context, connection)
 
@@ -193,6 +209,8 @@ class RequestServer:
         except (KafkaError, CloseConnectionError) as error:
             return self._refused(handler, request, context, error, connection)
         if isinstance(begun, ApiMessage):
+            if context.charge is not None:
+                begun = context.charge.told(begun)
             return (yield from encode_response_steps(begun, context.api_version, context.correlation_id))
         return self._follow(begun, handler, request, context, connection)
 
@@ -234,7 +252,7 @@ class RequestServer:
     ) -> Reply | Steps | None:
         context.connection.api_key = context.api_key
         try:
-            answer = await finish()
+            answer = await (finish() if context.charge is None else context.charge.timed(finish()))
         except (KafkaError, CloseConnectionError) as error:
             return self._refused(handler, request, context, error, connection)
         if answer is not None and self._lease.current.expires <= self._clock.now():  # what was read may be old by now
@@ -263,6 +281,8 @@ def _made_of(context: RequestContext, completion: Completion[Any]) -> Reply | St
 
 
 def _encoded(answer: ApiMessage, context: RequestContext) -> Reply | Steps:
+    if context.charge is not None:
+        answer = context.charge.told(answer)
     if _is_large(answer):
         return Steps(encode_response_steps(answer, context.api_version, context.correlation_id))
     return encode_response(answer, context.api_version, context.correlation_id)

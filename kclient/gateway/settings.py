@@ -23,6 +23,7 @@ from kclient.gateway.settings_of_logins import (
     BROKER_SETTINGS_OF_OAUTH,
     BROKER_SETTINGS_OF_TOKENS,
 )
+from kclient.gateway.settings_of_quotas import BROKER_SETTINGS_OF_QUOTAS
 from kclient.gateway.settings_of_shares import BROKER_SETTINGS_OF_SHARES, GROUP_SETTINGS_OF_SHARES
 from kclient.gateway.settings_of_streams import BOUNDS_OF_STREAMS, BROKER_SETTINGS_OF_STREAMS, GROUP_SETTINGS_OF_STREAMS
 from kclient.gateway.settings_of_telemetry import BROKER_SETTINGS_OF_TELEMETRY
@@ -533,6 +534,7 @@ BROKER_SETTINGS: Final[Mapping[str, BrokerSetting]] = _table(
         "500",
         "Most requests of one connection in work at a time; at most 64 of them wait for something.",
     ),
+    *BROKER_SETTINGS_OF_QUOTAS,
     BrokerSetting(
         "sasl.enabled.mechanisms",
         _LI,

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from kclient.config.setting import Boolean
-from kclient.gateway.setting import INT_MAX
 
 _NO_REPLICAS: Final = "a gateway has no replicas: the store keeps the messages"
 _NO_CONTROLLERS: Final = "a gateway has no KRaft controllers: the store keeps what they would"
@@ -23,7 +22,6 @@ _NO_TIERS: Final = "there is no tiered storage"
 _ASKS_FOR_TOKENS: Final = "it is for those who ask for tokens of OAUTHBEARER; a gateway checks them"
 _NO_KERBEROS: Final = "gateways offer no GSSAPI"
 _METRICS: Final = "metrics are served over HTTP (--metrics), and none are sampled for Java's reporters"
-_QUOTAS: Final = "there are no quotas whose windows this could be"
 _OLD: Final = "Kafka 4 does not have it any more"
 PLUGINS: Final = "it is that of a plug-in of Kafka's brokers, and gateways have none"
 ONLY_INSIDE: Final = frozenset({_NO_REPLICAS, _NO_CONTROLLERS, _THREADS, _OWN_STATE, _NOT_CALLING, _STORE, _OLD})
@@ -131,10 +129,6 @@ _GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
         "kafka.metrics.polling.interval.secs", "kafka.metrics.reporters", "metric.reporters", "metrics.num.samples",
         "metrics.recording.level", "metrics.sample.window.ms",
     ),
-    _QUOTAS: (
-        "controller.quota.window.num", "controller.quota.window.size.seconds", "quota.window.num",
-        "quota.window.size.seconds",
-    ),
     _JAVA_TLS: (
         "ssl.keymanager.algorithm", "ssl.secure.random.implementation", "ssl.trustmanager.algorithm",
     ),
@@ -206,7 +200,7 @@ REFUSED: Final[Mapping[str, Refusal]] = {
         f"{_JAVA}: leave it out, and see to it who may alter settings", _is_empty
     ),
     "create.topic.policy.class.name": Refusal(f"{_JAVA}: leave it out, and see to it who may create topics", _is_empty),
-    "client.quota.callback.class": Refusal(f"{_JAVA}: leave it out", _is_empty),
+    "client.quota.callback.class": Refusal(f"{_JAVA}: quotas are those of AlterClientQuotas", _is_empty),
     "sasl.server.callback.handler.class": Refusal(
         "give it for a listener and OAUTHBEARER, as "
         "listener.name.NAME.oauthbearer.sasl.server.callback.handler.class: elsewhere Kafka does not look at it either",
@@ -230,11 +224,6 @@ REFUSED: Final[Mapping[str, Refusal]] = {
     ),
     "unstable.api.versions.enable": Refusal("only released versions of requests are served", _says(False)),
     "unstable.feature.versions.enable": Refusal("only released levels of features are served", _says(False)),
-    "max.connection.creation.rate": Refusal(
-        "connections are limited by their number, not by how fast they come: see max.connections and "
-        "max.connections.per.ip",
-        _says(INT_MAX),
-    ),
     "max.request.partition.size.limit": Refusal(
         "DescribeTopicPartitions tells of 2000 partitions at most, as on Kafka by default", _says(2000)
     ),

@@ -6,7 +6,7 @@ import ipaddress
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import anyio
 
@@ -30,6 +30,18 @@ class ConnectionQuota:
     """From one address (`max.connections.per.ip`); more are closed at once."""
     overrides: Mapping[str, int] = field(default_factory=dict)
     """Limits of single addresses in place of that (`max.connections.per.ip.overrides`)."""
+
+
+class ArrivalRates(Protocol):
+    """Tells how fast connections may come (KIP-612). It is told of each, and must not wait."""
+
+    def pause(self, label: object) -> float:
+        """A connection has come by a listener with this label: seconds in which it takes no more."""
+        ...
+
+    def refused_for(self, address: str) -> float:
+        """A connection has come from an address: seconds after which it is closed; 0.0 if it is served."""
+        ...
 
 
 class Slot:

@@ -28,7 +28,10 @@ of them at once while nothing else happens."""
 class ReplySlot:
     """A request's place in the order of replies, the last one when it is made, and the memory that is held for it."""
 
-    __slots__ = ("_on_next", "_order", "_wanted", "_whole", "done", "frame", "held", "last", "parked", "reply", "taken")
+    __slots__ = (
+        "_on_next", "_order", "_wanted", "_whole", "done", "frame", "held", "last", "parked", "reply", "since", "taken",
+        "worked",
+    )  # fmt: skip
 
     def __init__(self, order: ReplyOrder, frame: int) -> None:
         self.frame: int = frame
@@ -48,6 +51,10 @@ class ReplySlot:
         self._wanted = 0  # what it was asked for in vain
         self._whole = False  # and whether that cannot be had in parts
         self._on_next: Callable[[], object] | None = None
+        self.worked: float = 0.0
+        """Seconds that steps of the request have taken."""
+        self.since: float | None = None
+        """When the step began that is at work, on the clock of the connection's turns."""
         order.places.append(self)
         order.request_bytes += frame
         order.undone += 1
@@ -61,6 +68,10 @@ class ReplySlot:
     def hurried(self) -> bool:
         """Whether the connection goes on only when it holds less: what waits for the client's sake is answered now."""
         return self._order.crowded()
+
+    def mute(self, seconds: float) -> None:
+        """The connection begins no more requests for so long, and is not read; what has begun is answered."""
+        self._order.mute(seconds)
 
     def when_next(self, callback: Callable[[], object] | None) -> None:
         """Call `callback` when `is_next` or `hurried` may have become true, or there may be memory to `take`.
@@ -108,6 +119,10 @@ def _never() -> bool:
     return False
 
 
+def _unheard(_: float) -> None:
+    """Nor does anything begin that could be put off."""
+
+
 class ReplyOrder:
     """The places of one connection's requests.
 
@@ -119,8 +134,8 @@ class ReplyOrder:
 
     __slots__ = (
         "_deserted", "_most_bytes", "_most_places", "_most_unsent", "_now", "_reply_bytes", "channel", "closed",
-        "crowded", "last_sent", "on_empty", "places", "request_bytes", "share", "undone", "unsent", "waiting",
-        "working", "written",
+        "crowded", "last_sent", "mute", "muted", "on_empty", "places", "request_bytes", "share", "undone", "unsent",
+        "waiting", "working", "written",
     )  # fmt: skip
 
     def __init__(self, settings: ServerSettings, share: Share, crowded: Callable[[], bool]) -> None:
@@ -147,6 +162,10 @@ class ReplyOrder:
         """When replies were last handed to it, on the clock of `anyio.current_time`."""
         self.on_empty: Callable[[], object] | None = None
         """Called when it is `over`, if there is one."""
+        self.muted: bool = False
+        """Whether no more requests may begin for a time, whatever becomes of the replies."""
+        self.mute: Callable[[float], object] = _unheard
+        """Has it so for some seconds."""
         self._most_places = settings.max_outstanding
         self._most_bytes = settings.max_outstanding_bytes
         self._most_unsent = settings.max_unsent_bytes
@@ -171,7 +190,8 @@ class ReplyOrder:
             return self.channel is not None and self.working >= _MOST_TASKS
         assert self.channel is not None
         return (
-            self.working >= _MOST_TASKS
+            self.muted
+            or self.working >= _MOST_TASKS
             or len(self.places) >= self._most_places
             or self.request_bytes >= self._most_bytes
             or self.channel.pending_bytes + self._reply_bytes >= self._most_unsent
@@ -302,6 +322,6 @@ class ReplyOrder:
     def close(self) -> None:
         """No reply is waited for any more; what was held is the share's business."""
         self.closed = True
-        self.crowded, self.on_empty = _never, None  # so that no cycle keeps the connection
+        self.crowded, self.on_empty, self.mute = _never, None, _unheard  # so that no cycle keeps the connection
         self.places.clear()
         self.request_bytes = self._reply_bytes = self.unsent = self.undone = 0

@@ -156,6 +156,7 @@ class RequestSteps:
                     course.slot.held += course.owed
                     course.owed = 0
                 self._running = course
+                course.slot.since = self._clock()
                 step = next(work)
             except StopIteration as end:
                 self._courses.discard(course)
@@ -168,6 +169,9 @@ class RequestSteps:
                 return False
             finally:
                 self._running = None
+                if course.slot.since is not None:
+                    course.slot.worked += self._clock() - course.slot.since
+                    course.slot.since = None
             if isinstance(step, int):
                 if step < 0:
                     course.slot.held += step

@@ -24,7 +24,8 @@ from kclient.memory_ledger import MemoryAccount, MemoryPart, process_memory
 from kclient.net.address import Address
 from kclient.net.answers import Answer, Later, Reply, Steps
 from kclient.net.arguments import check_handler, check_supervisor
-from kclient.net.connection_limits import ConnectionLimits, Slot
+from kclient.net.connection_limits import ArrivalRates, ConnectionLimits, Slot
+from kclient.net.delayed_closing import DelayedClosing
 from kclient.net.fair_queue import FairQueue, Pace
 from kclient.net.handshakes import Handshakes
 from kclient.net.listeners import (
@@ -128,6 +129,9 @@ class Server:
             self._memory.total // _OVERHEAD_SHARE // _PER_CONNECTION,
         )
         """Counts the connections that were accepted."""
+        self.arrivals: ArrivalRates | None = None
+        """How fast they may come; None for as fast as they do."""
+        self._refused = DelayedClosing(supervisor)
         self._queue = queue
         self._supervisor = supervisor
         self._guard: TaskHandle | None = None
@@ -257,6 +261,7 @@ class Server:
                 if task is not None:
                     task.cancel()
             self._handshakes.cancel()
+            self._refused.close()
             with anyio.CancelScope(shield=True):
                 await self._handshakes.wait()
                 for connection in connections:
@@ -275,6 +280,7 @@ class Server:
         for listener in self.listeners:
             close_all(listener.sockets)
         self._handshakes.abandon()
+        self._refused.abandon()
         for connection in self.connections:
             if isinstance(connection.stream, SocketStream):
                 connection.stream.socket.close()
@@ -294,17 +300,20 @@ class Server:
         try:
             while True:
                 await anyio.wait_readable(listening)
-                if not self._accept_some(listening, listener):
+                pause = self._accept_some(listening, listener)
+                if pause is None:
                     await self.limits.room()  # it stays readable: do not spin
+                elif pause > 0:
+                    await anyio.sleep(pause)
         finally:
             listening.close()
 
-    def _accept_some(self, listening: socket.socket, listener: Listener) -> bool:
-        """Accept who waits; False if there may be no more at present."""
-        limits = self.limits
+    def _accept_some(self, listening: socket.socket, listener: Listener) -> float | None:
+        """Accept who waits; returns how long no more are to be accepted, or None if there may be no more at present."""
+        limits, arrivals = self.limits, self.arrivals
         for _ in range(_ACCEPT_AT_ONCE):
             if not limits.take():
-                return False
+                return None
             try:
                 sock, peer = listening.accept()
             except BlockingIOError:
@@ -314,14 +323,20 @@ class Server:
                 limits.give_back()
                 if error.errno in _NO_MORE and not limits.make_room():
                     logger.error("%s accepts no connection: %s", listener.address, error)
-                    return False
+                    return None
                 continue  # there is room now, or the client has gone already
+            pause = 0.0 if arrivals is None or sock.family == socket.AF_UNIX else arrivals.pause(listener.label)
             slot = limits.admit(None if sock.family == socket.AF_UNIX else peer[0])
             if slot is None:
                 sock.close()
+            elif arrivals is not None and slot.host and (seconds := arrivals.refused_for(slot.host)) > 0:
+                logger.info("a connection from %s is closed in %g s: too many come from there", slot.host, seconds)
+                self._refused.add(sock, slot, seconds)
             else:
                 self._accepted(sock, describe_peer(sock, peer), listener, slot)
-        return True
+            if pause > 0:
+                return pause
+        return 0.0
 
     def _accepted(self, sock: socket.socket, peer: str, listener: Listener, slot: Slot) -> None:
         try:

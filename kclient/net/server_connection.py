@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 
 import anyio
 
-from kclient.concurrency import Supervisor, TaskHandle, loop_clock
+from kclient.concurrency import Supervisor, TaskHandle, Timer, loop_clock
 from kclient.errors import ProtocolError
 from kclient.net.answering import PER_WAITING, Answering
 from kclient.net.answers import Answer, CloseConnectionError, Steps
@@ -146,6 +146,9 @@ class ServerConnection:
         self.beginning: ReplySlot | None = None
         """The place of the request that the handler is told to begin."""
         self._order = ReplyOrder(settings, self.share, lambda: self.crowded)
+        self._order.mute = self.mute
+        self._muted: Timer | None = None
+        """When it is read again."""
         self._steps = RequestSteps(flow, self._order)
         self._answering = Answering(
             self._order,
@@ -212,6 +215,8 @@ class ServerConnection:
         count.
         """
         size = self._frame.held + self._frame.waits
+        if self.muted and not self.share.small:
+            size += sum(map(len, self._backlog))  # for as long as it is muted nothing becomes of these
         if not self._owes:
             return size
         begun = 0 if self._first_waits else self._order.request_bytes + PER_WAITING * self._order.waiting
@@ -239,7 +244,7 @@ class ServerConnection:
     @property
     def waits_to_be_read(self) -> bool:
         """Whether the client has sent on, and it is the server that does not read: asked of the stream."""
-        if self._channel is None or self._owes:
+        if self._channel is None or self._owes or self.muted:
             return False
         wanted = min(self._channel.missing, _ARRIVED)
         return 0 < wanted <= self._channel.arrived(wanted)
@@ -296,6 +301,35 @@ class ServerConnection:
             self._desert()
             self._begin_now_or_soon()
             self._close_if_drained()
+
+    def mute(self, seconds: float) -> None:
+        """Begin no more requests for so long, and read nothing; those that have begun are answered.
+
+        If it is muted already the later end counts. It is closed at once if its client goes, and if others wait for
+        memory that it keeps.
+        """
+        until = self._now() + seconds
+        if self.closed or not self._supervisor.running:
+            return
+        if self._muted is not None and (self._muted.when or 0.0) >= until:
+            return
+        if self._muted is None:
+            self._muted = Timer(self._supervisor, self._unmute, name=f"throttle {self.peer}")
+        self._order.muted = True
+        self._muted.set(until)
+        if not self._batching:
+            self._regulate()
+
+    @property
+    def muted(self) -> bool:
+        """Whether it begins nothing for a time."""
+        return self._order.muted
+
+    def _unmute(self) -> None:
+        self._muted = None
+        self._order.muted = False
+        if not self.closed:
+            self._begin_now_or_soon()
 
     def close(self) -> None:
         """Close at once; requests that have begun go on, their replies are dropped."""
@@ -380,6 +414,9 @@ class ServerConnection:
             return
         self.closed = True
         self._backlog.clear()
+        if self._muted is not None:
+            self._muted.cancel()
+            self._muted = None
         self._order.close()
         self.share.close()
         self._begins_in_steps = False

@@ -285,7 +285,8 @@ async def test_who_has_no_rights_is_told_at_once(guarded: Guarded) -> None:
             admin.describe_user_scram_credentials,
             partial(admin.describe_user_scram_credentials, ["a"]),
             partial(admin.alter_user_scram_credentials, [gone]),
-            *((admin.describe_client_quotas, change_quota) if guarded.has_quotas else ()),
+            admin.describe_client_quotas,
+            change_quota,
         ):
             with anyio.fail_after(5), pytest.raises(ClusterAuthorizationError) as told:
                 await call()

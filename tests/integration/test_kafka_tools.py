@@ -316,6 +316,49 @@ def test_what_only_a_quorum_of_controllers_has(jvm: KafkaTools, gateway: str) ->
     )
 
 
+def test_quotas(shell: Shell, topic: str) -> None:
+    """Set, shown and removed, for users, client ids, both, addresses, and the defaults of each."""
+    user, rate = f"{topic} user", "connection_creation_rate"
+    named = {
+        f"user-principal '{user}'": ("--user", user),
+        "the default user-principal": ("--user-defaults",),
+        f"client-id '{topic}'": ("--entity-type", "clients", "--entity-name", topic),
+        "the default client-id": ("--entity-type", "clients", "--entity-default"),
+        f"user-principal '{user}', client-id '{topic}'": ("--user", user, "--client", topic),
+        f"user-principal '{user}', the default client-id": ("--user", user, "--client-defaults"),
+        "ip '10.9.8.7'": ("--ip", "10.9.8.7"),
+        "the default ip": ("--ip-defaults",),
+    }
+    of_clients = {"producer_byte_rate": "1000000", "request_percentage": "12345.5", "controller_mutation_rate": "1000"}
+
+    def told(entity: str, value: str | None) -> bool:
+        shown = shell(CONFIGS, *named[entity], "--describe").out
+        heading = f"Quota configs for {entity} are "
+        return heading not in shown if value is None else heading in shown and value in shown
+
+    for entity, options in named.items():
+        quotas = {rate: "1000"} if "ip" in entity.split() else of_clients
+        given = ",".join(f"{name}={value}" for name, value in quotas.items())
+        changed = shell(CONFIGS, *options, "--alter", "--add-config", given)
+        assert "Completed updating" in changed.out
+        for name, value in quotas.items():
+            until(partial(told, entity, f"{name}={float(value)}"))
+    everything = shell(CONFIGS, "--entity-type", "users", "--describe").out
+    assert f"Quota configs for user-principal '{user}' are " in everything
+    both = shell(CONFIGS, "--entity-type", "users", "--entity-type", "clients", "--describe").out
+    assert f"Quota configs for user-principal '{user}', client-id '{topic}' are " in both
+    assert "Quota configs for ip '10.9.8.7' are " in shell(CONFIGS, "--entity-type", "ips", "--describe").out
+    for entity, options in named.items():
+        names = rate if "ip" in entity.split() else ",".join(of_clients)
+        shell(CONFIGS, *options, "--alter", "--delete-config", names)
+        until(partial(told, entity, None))
+    for wrong in ("producer_byte_rate=-1", "consumer_byte_rate=0", "request_percentage=0"):
+        refused = shell(CONFIGS, "--user", user, "--alter", "--add-config", wrong, code=1)
+        assert "must be greater than 0" in refused.err
+    refused = shell(CONFIGS, "--ip", "no.host.invalid", "--alter", "--add-config", f"{rate}=1", code=1)
+    assert "must be a valid IP or resolvable host" in refused.err
+
+
 def test_one_nodes_partitions_are_where_they_are(shell: Shell, made: str, tmp_path: Path) -> None:
     moves, topics = tmp_path / "moves.json", tmp_path / "topics.json"
     topics.write_text(json.dumps({"version": 1, "topics": [{"topic": made}]}))

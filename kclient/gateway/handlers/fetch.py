@@ -52,6 +52,9 @@ clients may stall that keep it (`ServerSettings.stall_timeout`)."""
 _MANY: Final = 5_000
 _SESSIONS_SHARE: Final = 8
 """One part in so many of the memory for clients may be taken by fetch sessions."""
+_PER_ANSWER: Final = 24
+_PER_ROW: Final = 48
+"""About how many bytes an answer has beside records, and a partition in it."""
 _LONGEST_NAME: Final = 249
 """Characters of a topic's name."""
 
@@ -145,7 +148,7 @@ class FetchHandler(Handler):
         number = self._reader.read_some(fetch, 0, limit)
         if number == len(plan.wanted):
             if (fetch.size <= limit or fetch.size <= connection.share.room) and self._enough(fetch):
-                return self._respond_small(fetch)
+                return self._throttled(fetch) or self._respond_small(fetch)
         elif number is not None:
             return cast("Begun", started(self._begin_to_read(fetch, number, limit)))
         fetch.clear()
@@ -177,7 +180,7 @@ class FetchHandler(Handler):
         """Go on reading at a partition, None if one has to be waited for; answer if that is enough."""
         if (yield from self._read_now(fetch, number, limit)) and self._enough(fetch):
             fetch.context.place.give_back(but=fetch.size)
-            return (yield from self._respond(fetch))
+            return self._throttled(fetch) or (yield from self._respond(fetch))
         fetch.clear()
         fetch.context.place.give_back()
         return partial(self._finish, fetch)
@@ -263,6 +266,9 @@ class FetchHandler(Handler):
             self._parked.discard(fetch)
             connection.unless_gone(fetch.wake)
             fetch.context.place.when_next(None)  # else each keeps the other, with all that was read
+        throttled = None if connection.gone else self._throttled(fetch)
+        if throttled is not None:
+            return throttled
         steps = self._respond(fetch)
         while not connection.gone:
             try:
@@ -347,6 +353,21 @@ class FetchHandler(Handler):
             await partition.soon_opened()
 
     # Answering
+
+    def _throttled(self, fetch: Fetch) -> FetchResponse | None:
+        """The answer of a client that has got too much (KIP-219): nothing, as yet. None where it gets what was read."""
+        charge, plan = fetch.context.charge, fetch.plan
+        if charge is None:
+            return None
+        rows = len(fetch.rows) if plan.incremental else len(plan.wanted)
+        if not charge.fetched(fetch.size + _PER_ANSWER + rows * _PER_ROW):
+            return None
+        fetch.clear()
+        fetch.context.place.give_back()
+        if plan.session is not None and not plan.incremental:  # its client begins anew
+            self.sessions.drop(plan.session)
+            return FetchResponse()
+        return FetchResponse(session_id=plan.session_id)
 
     def _respond(self, fetch: Fetch) -> Work:
         """The response; of many partitions it is made while it is encoded."""

@@ -315,6 +315,8 @@ class FetchReader:
     def limit(self, fetch: Fetch) -> int:
         """Bytes that an answer may hold."""
         limit = max(0, min(fetch.request.max_bytes, self._max_bytes()))
+        if fetch.context.charge is not None:
+            limit = min(limit, fetch.context.charge.most_to_fetch)
         if fetch.is_old:  # the rest of the connection's memory is to make it older in
             limit = min(limit, fetch.context.connection.share.most // _PART_OF_OLD)
         return limit

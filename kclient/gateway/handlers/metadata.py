@@ -15,6 +15,7 @@ from kclient.errors import (
     InvalidPartitionsError,
     InvalidTopicError,
     KafkaError,
+    ThrottlingQuotaExceededError,
     TopicExistsError,
     UnknownTopicOrPartitionError,
 )
@@ -22,6 +23,7 @@ from kclient.gateway.access import CLUSTER_NAME, Access
 from kclient.gateway.config import Live
 from kclient.gateway.contexts import ConnectionContext, RequestContext
 from kclient.gateway.error_codes import code_of
+from kclient.gateway.handlers._mutations import Mutations
 from kclient.gateway.handlers._work import FEW, Work, started
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
 from kclient.gateway.leadership import Leadership
@@ -62,12 +64,14 @@ class MetadataHandler(Handler):
         catalogue: TopicCatalogue,
         *,
         auto_create_topics: Live[bool],
+        num_partitions: Live[int],
     ) -> None:
         self._cluster_id = cluster_id
         self._leadership = leadership
         self._access = access
         self._catalogue = catalogue
         self._auto_create_topics = auto_create_topics
+        self._num_partitions = num_partitions
 
     def begin(self, request: MetadataRequest, context: RequestContext) -> Begun:
         """Answer at once what is known; creating topics takes longer."""
@@ -135,13 +139,16 @@ class MetadataHandler(Handler):
         )
 
     async def _create(self, missing: list[str], request: MetadataRequest, context: RequestContext) -> MetadataResponse:
-        pace = Pace(context.connection.flow)
+        pace, mutations = Pace(context.connection.flow), Mutations(context, strict_since=0, waits=False)
         refused: dict[str, KafkaError] = {}
         for name in missing:
             await pace.pause()
             try:
+                mutations.add(self._num_partitions())
                 await self._catalogue.create(name, patience=0)  # the other topics of the request wait with this one
             except TopicExistsError:  # another request was faster
+                pass
+            except ThrottlingQuotaExceededError:  # its client tries again
                 pass
             except KafkaError as error:
                 logger.error("topic %s could not be created: %s", name, error)

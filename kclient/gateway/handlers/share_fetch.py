@@ -153,9 +153,16 @@ class ShareFetchHandler(Handler):
         )
         if request.share_session_epoch == FINAL_EPOCH:
             self._requests.end(session)
-        elif not renewing and request.max_records > 0:
+        elif not renewing and request.max_records > 0 and not self._is_throttled(context):
             await self._deliver(fetching, pace)
+            if context.charge is not None:
+                context.charge.delivered(fetching.size)
         return None if client.gone else await self._answer(fetching, acknowledged, pace)
+
+    @staticmethod
+    def _is_throttled(context: RequestContext) -> bool:
+        """Whether its client has got too much before: it acquires nothing now, for what it acquires it has to get."""
+        return context.charge is not None and context.charge.fetched(0) > 0
 
     # Waiting
 

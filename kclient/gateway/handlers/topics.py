@@ -27,6 +27,7 @@ from kclient.gateway.access import CLUSTER_NAME, Access
 from kclient.gateway.config import Live, SettingOrigins
 from kclient.gateway.contexts import ConnectionContext, RequestContext
 from kclient.gateway.error_codes import Role, put_error
+from kclient.gateway.handlers._mutations import Mutations
 from kclient.gateway.handlers._work import counted, rows_for
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
 from kclient.gateway.settings import MOST_PARTITIONS, TOPIC_SETTINGS
@@ -90,7 +91,7 @@ class CreateTopicsHandler(Handler):
     def begin(self, request: CreateTopicsRequest, context: RequestContext) -> Begun:
         """Creating waits for the manager."""
         sizes = (_PER_TOPIC + len(topic.name) + _PER_SETTING * len(topic.configs) for topic in request.topics)
-        return cast("Begun", counted(sizes, partial(self._finish, request, context.connection)))
+        return cast("Begun", counted(sizes, partial(self._finish, request, context)))
 
     def fail(self, request: CreateTopicsRequest, context: RequestContext, error: KafkaError) -> CreateTopicsResponse:
         """The same error for every topic."""
@@ -102,12 +103,13 @@ class CreateTopicsHandler(Handler):
 
         return CreateTopicsResponse(topics=rows_for(request.topics, answered))
 
-    async def _finish(self, request: CreateTopicsRequest, client: ConnectionContext) -> CreateTopicsResponse:
-        response = CreateTopicsResponse()
+    async def _finish(self, request: CreateTopicsRequest, context: RequestContext) -> CreateTopicsResponse:
+        response, client = CreateTopicsResponse(), context.connection
         pace, access = Pace(client.flow), self._access
         any_topic = access.allows(client, AclOperation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME)
         until = _until(request.timeout_ms)
-        create = partial(self._create_one, until=until, validate_only=request.validate_only)
+        mutations = Mutations(context, strict_since=6)
+        create = partial(self._create_one, mutations, until=until, validate_only=request.validate_only)
         async with side_by_side(_AT_ONCE) as begin:
             for topic, repeated in await _by_name(request.topics, pace):
                 await pace.pause()
@@ -129,6 +131,7 @@ class CreateTopicsHandler(Handler):
 
     async def _create_one(
         self,
+        mutations: Mutations,
         topic: CreatableTopic,
         row: CreatableTopicResult,
         client: ConnectionContext,
@@ -137,7 +140,7 @@ class CreateTopicsHandler(Handler):
         validate_only: bool,
     ) -> None:
         try:
-            await self._create(topic, row, until, validate_only=validate_only)
+            await self._create(topic, row, until, mutations, validate_only=validate_only)
         except KafkaError as error:
             put_error(row, error, self.ROLE)
             return
@@ -147,13 +150,20 @@ class CreateTopicsHandler(Handler):
             row.configs = []
 
     async def _create(
-        self, topic: CreatableTopic, row: CreatableTopicResult, until: float, *, validate_only: bool
+        self,
+        topic: CreatableTopic,
+        row: CreatableTopicResult,
+        until: float,
+        mutations: Mutations,
+        *,
+        validate_only: bool,
     ) -> None:
         partitions, factor = _shape(topic, self._node_id)
         if len(topic.configs) > _MOST_SETTINGS:
             raise InvalidConfigurationError(f"{len(topic.configs)} settings are more than a topic has")
         overrides = {config.name: config.value for config in topic.configs}
         partitions, checked = self._catalogue.check_creation(topic.name, partitions, overrides)
+        mutations.add(partitions)
         if validate_only:
             await self._catalogue.check_places(topic.name, partitions)
         else:
@@ -252,14 +262,14 @@ class DeleteTopicsHandler(Handler):
         if context.api_version < 6:
             wanted = (DeleteTopicState(name=name) for name in request.topic_names)
             sizes = (_PER_TOPIC + len(name) for name in request.topic_names)
-        finish = partial(self._finish, wanted, request.timeout_ms, context.connection)
+        finish = partial(self._finish, wanted, request.timeout_ms, context)
         return cast("Begun", counted(sizes, finish))
 
     async def _finish(
-        self, wanted: Iterable[DeleteTopicState], timeout_ms: int, client: ConnectionContext
+        self, wanted: Iterable[DeleteTopicState], timeout_ms: int, context: RequestContext
     ) -> DeleteTopicsResponse:
-        response, until = DeleteTopicsResponse(), _until(timeout_ms)
-        pace = Pace(client.flow)
+        response, until, client = DeleteTopicsResponse(), _until(timeout_ms), context.connection
+        pace, mutations = Pace(client.flow), Mutations(context, strict_since=5)
         found = await _by_key(wanted, _key, pace)
         many = len(found) > _SWEPT
         async with side_by_side(_AT_ONCE) as begin:
@@ -275,9 +285,9 @@ class DeleteTopicsHandler(Handler):
                     put_error(row, error, self.ROLE)
                     continue
                 if record is not None:
-                    await begin(self._delete_one, state, row, client, until, not many)
+                    await begin(self._delete_one, state, row, client, until, mutations, not many)
                 else:  # which takes no time
-                    await self._delete_one(state, row, client, until, not many)
+                    await self._delete_one(state, row, client, until, mutations, not many)
         if many:
             self._catalogue.sweep_beside()
         return response
@@ -295,15 +305,27 @@ class DeleteTopicsHandler(Handler):
         return _key(DeleteTopicState(**other)) in found
 
     async def _delete_one(
-        self, state: DeleteTopicState, row: DeletableTopicResult, client: ConnectionContext, until: float, sweep: bool
+        self,
+        state: DeleteTopicState,
+        row: DeletableTopicResult,
+        client: ConnectionContext,
+        until: float,
+        mutations: Mutations,
+        sweep: bool,
     ) -> None:
         try:
-            await self._delete(state, row, client, until, sweep)
+            await self._delete(state, row, client, until, mutations, sweep)
         except KafkaError as error:
             put_error(row, error, self.ROLE)
 
     async def _delete(
-        self, state: DeleteTopicState, row: DeletableTopicResult, client: ConnectionContext, until: float, sweep: bool
+        self,
+        state: DeleteTopicState,
+        row: DeletableTopicResult,
+        client: ConnectionContext,
+        until: float,
+        mutations: Mutations,
+        sweep: bool,
     ) -> None:
         patience = until - anyio.current_time()
         if not self._enabled():
@@ -315,6 +337,7 @@ class DeleteTopicsHandler(Handler):
             record = self._record(state, client)
             if record is not None:
                 row.topic_id = record.topic_id
+                mutations.add(record.partitions)
             await self._catalogue.delete(state.name, patience=patience, sweep=sweep)
             return
         if state.topic_id == ZERO_UUID:
@@ -323,6 +346,7 @@ class DeleteTopicsHandler(Handler):
         if seen is not None:  # else its name is not told
             row.name = seen.name
         record = self._access.deletable(client, state.topic_id)
+        mutations.add(record.partitions)
         try:
             await self._catalogue.delete(record.name, record.topic_id, patience, sweep=sweep)
         except UnknownTopicOrPartitionError as error:  # somebody else was faster
@@ -348,12 +372,12 @@ class CreatePartitionsHandler(Handler):
     def begin(self, request: CreatePartitionsRequest, context: RequestContext) -> Begun:
         """Growing waits for the manager."""
         sizes = (_PER_TOPIC + len(topic.name) for topic in request.topics)
-        return cast("Begun", counted(sizes, partial(self._finish, request, context.connection)))
+        return cast("Begun", counted(sizes, partial(self._finish, request, context)))
 
-    async def _finish(self, request: CreatePartitionsRequest, client: ConnectionContext) -> CreatePartitionsResponse:
-        response = CreatePartitionsResponse()
+    async def _finish(self, request: CreatePartitionsRequest, context: RequestContext) -> CreatePartitionsResponse:
+        response, client = CreatePartitionsResponse(), context.connection
         pace = Pace(client.flow)
-        grow = partial(self._grow_one, validate_only=request.validate_only)
+        grow = partial(self._grow_one, Mutations(context, strict_since=3), validate_only=request.validate_only)
         async with side_by_side(_AT_ONCE) as begin:
             for topic, repeated in await _by_name(request.topics, pace):
                 await pace.pause()
@@ -367,6 +391,7 @@ class CreatePartitionsHandler(Handler):
 
     async def _grow_one(
         self,
+        mutations: Mutations,
         topic: CreatePartitionsTopic,
         row: CreatePartitionsTopicResult,
         client: ConnectionContext,
@@ -374,11 +399,13 @@ class CreatePartitionsHandler(Handler):
         validate_only: bool,
     ) -> None:
         try:
-            await self._grow(topic, client, validate_only=validate_only)
+            await self._grow(topic, client, mutations, validate_only=validate_only)
         except KafkaError as error:
             put_error(row, error, self.ROLE)
 
-    async def _grow(self, topic: CreatePartitionsTopic, client: ConnectionContext, *, validate_only: bool) -> None:
+    async def _grow(
+        self, topic: CreatePartitionsTopic, client: ConnectionContext, mutations: Mutations, *, validate_only: bool
+    ) -> None:
         self._access.check(client, AclOperation.ALTER, ResourceType.TOPIC, topic.name)
         record = self._access.find(client, AclOperation.ALTER, topic.name, None)
         if record is not None and topic.assignments is not None:
@@ -390,4 +417,6 @@ class CreatePartitionsHandler(Handler):
             if added > 0:
                 for each in topic.assignments:
                     _check_replicas(each.broker_ids, self._node_id)
+        if record is not None and record.partitions < topic.count <= MOST_PARTITIONS:
+            mutations.add(topic.count - record.partitions)
         await self._catalogue.grow(topic.name, topic.count, validate_only=validate_only)

@@ -24,6 +24,7 @@ key                            row                                              
 `kafka/scram/USER`             who logs in, and how, `scram_credentials.ScramRow`             `gateway.security`
 `kafka/scram-decoys`           what other names are shown, `scram_credentials.ScramDecoyRow`  `gateway.security`
 `kafka/delegation-token/ID`    who logs in with one, `delegation_tokens.DelegationTokenRow`   `gateway.security`
+`kafka/quota/ENTITY`           what an entity's clients may use, `quotas.encode_quotas`       `gateway.quota_entries`
 `kafka/acl/HASH`               an entry of the access control lists, `acls.encode_acl`        `gateway.security`
 `kafka/producer-ids`           the first producer id that is free, a `numbers.NumberRow`      `gateway.producer_ids`
 `kafka/leader-epoch`           above it no leader epoch was given, a `numbers.NumberRow`      `gateway.ownership`

@@ -23,6 +23,7 @@ from kclient.gateway.rows.groups import decode_group, decode_offset, type_of_gro
 from kclient.gateway.rows.numbers import LEADER_EPOCH, LOG_START, PRODUCER_IDS
 from kclient.gateway.rows.partitions import decode_checkpoint
 from kclient.gateway.rows.pending import decode_pending
+from kclient.gateway.rows.quotas import decode_quotas
 from kclient.gateway.rows.scram_credentials import ScramDecoyRow, ScramRow
 from kclient.gateway.rows.share_partitions import SHARED_TOPIC, SharedRow
 from kclient.gateway.rows.streams_groups import (
@@ -126,6 +127,7 @@ _READERS: Final[dict[str, Callable[[str, bytes], object]]] = {
     keys.SCRAM_DECOYS: _by(ScramDecoyRow.decode),
     keys.DELEGATION_TOKENS: _by(DelegationTokenRow.decode),
     keys.ACLS: decode_acl,
+    keys.QUOTAS: decode_quotas,
     keys.PRODUCER_IDS: _by(PRODUCER_IDS.decode),
     keys.LEADER_EPOCH: _by(LEADER_EPOCH.decode),
     keys.CLUSTER_ID: _by(decode_cluster_id),
@@ -166,6 +168,7 @@ _KINDS: Final = {
     keys.SCRAM_DECOYS: "key of SCRAM decoys",
     keys.DELEGATION_TOKENS: "delegation token",
     keys.ACLS: "access control list entry",
+    keys.QUOTAS: "quotas",
     keys.PRODUCER_IDS: "producer ids",
     keys.LEADER_EPOCH: "leader epoch",
     keys.CLUSTER_ID: "cluster id",

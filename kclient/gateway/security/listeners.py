@@ -17,10 +17,11 @@ from kclient.gateway.security.oauth_listener import (
 )
 from kclient.gateway.security.tls_listener import TLS_SETTINGS, ListenerTls, tls_of
 from kclient.gateway.settings import BROKER_SETTINGS
+from kclient.gateway.settings_of_quotas import MAX_CREATION_RATE
 from kclient.net.address import Address, parse_address
 from kclient.net.sasl.plain import fixed_passwords
 from kclient.net.sasl.scram import SCRAM_MECHANISMS
-from kclient.records.bounds import INT64_MAX
+from kclient.records.bounds import INT32_MAX, INT64_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -52,6 +53,11 @@ _SASL_SETTINGS: Final = frozenset(
     }
 )
 """Those that can be given for one listener, too."""
+_NUMBERS: Final = {
+    REAUTHENTICATION: f"a number of milliseconds up to {INT64_MAX}, or 0 for no limit",
+    MAX_CREATION_RATE: f"a number of connections up to {INT32_MAX}",
+}
+"""What is said of those that are numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +81,8 @@ class GatewayListener:
     """What it encrypts with; None for nothing."""
     oauth: ListenerOAuth | None = None
     """How tokens are checked, where OAUTHBEARER is offered."""
+    most_in_a_second: int | None = None
+    """Connections (`max.connection.creation.rate`); None for as many as all listeners may have."""
 
 
 def listeners_of(config: BrokerConfig) -> list[GatewayListener]:
@@ -160,7 +168,7 @@ def _protocols(config: BrokerConfig) -> dict[str, str]:
 
 def _check_names(config: BrokerConfig, addresses: Mapping[str, Address], controllers: Collection[str]) -> None:
     """Every setting of a listener is that of one that there is, and is one that listeners have."""
-    settings = _SASL_SETTINGS | TLS_SETTINGS
+    settings = _SASL_SETTINGS | TLS_SETTINGS | {MAX_CREATION_RATE}
     known = {f"listener.name.{name.lower()}.{each}" for name in (*addresses, *controllers) for each in settings}
     for name in config.of_listeners:
         if name not in known:
@@ -197,14 +205,18 @@ def _listener(
                 if setting.startswith(own) and setting.removeprefix(own) in parts:
                     raise ConfigError(f"{setting} has no effect: the listener {name} is without {what}")
     tls = tls_of(config, name, protocol) if protocol in _WITH_TLS else None
+    rate = _number(config, own, MAX_CREATION_RATE)
     if protocol not in _WITH_SASL:
-        return GatewayListener(name, address, told, protocol, tls=tls)
+        return GatewayListener(name, address, told, protocol, tls=tls, most_in_a_second=rate)
     mechanisms = _mechanisms(_text(config, own + MECHANISMS), config)
     for mechanism in SCRAM_MECHANISMS:
         _check_scram(config, own, mechanism)
     passwords = _passwords(config, own, name) if "PLAIN" in mechanisms else None
     oauth = oauth_of(config, name, offered=OAUTHBEARER in mechanisms)
-    return GatewayListener(name, address, told, protocol, mechanisms, passwords, _session_ms(config, own), tls, oauth)
+    session_ms = _number(config, own, REAUTHENTICATION)
+    if session_ms is None:
+        session_ms = config.get_int(REAUTHENTICATION)
+    return GatewayListener(name, address, told, protocol, mechanisms, passwords, session_ms, tls, oauth, rate)
 
 
 def _text(config: BrokerConfig, name: str) -> str | None:
@@ -257,15 +269,14 @@ def _passwords(config: BrokerConfig, own: str, listener: str) -> PasswordCheck:
     return fixed_passwords(users)
 
 
-def _session_ms(config: BrokerConfig, own: str) -> int:
-    text = _text(config, own + REAUTHENTICATION)
+def _number(config: BrokerConfig, own: str, name: str) -> int | None:
+    """The value of one of its settings that are numbers; None where it has none of its own."""
+    text = _text(config, own + name)
     if text is None:
-        return config.get_int(REAUTHENTICATION)
+        return None
     try:
-        found = BROKER_SETTINGS[REAUTHENTICATION].parse(text)
+        found = BROKER_SETTINGS[name].parse(text)
     except ConfigError:
-        raise ConfigError(
-            f"{own}{REAUTHENTICATION} is a number of milliseconds up to {INT64_MAX}, or 0 for no limit"
-        ) from None
+        raise ConfigError(f"{own}{name} is {_NUMBERS[name]}") from None
     assert isinstance(found, int)
     return found

@@ -400,6 +400,17 @@ CASES: dict[str, Case] = {
             deletions=[m.ScramCredentialDeletion(name="alice", mechanism=1)], upsertions=[]
         ), 0, ((O.ALTER, *CLUSTER),),
     ),
+    "describe quotas": Case(lambda _: m.DescribeClientQuotasRequest(), 1, ((O.DESCRIBE_CONFIGS, *CLUSTER),)),
+    "alter quotas": Case(
+        lambda _: m.AlterClientQuotasRequest(
+            entries=[
+                m.AlterClientQuotasRequestEntryData(
+                    entity=[m.AlterClientQuotasRequestEntityData(entity_type="user", entity_name="a")],
+                    ops=[m.OpData(key="producer_byte_rate", value=1e6)],
+                )
+            ]
+        ), 1, ((O.ALTER_CONFIGS, *CLUSTER),),
+    ),
     "describe access control lists": Case(
         lambda _: m.DescribeAclsRequest(
             resource_type_filter=1, resource_name_filter=None, pattern_type_filter=1, principal_filter=None,
