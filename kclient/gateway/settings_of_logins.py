@@ -47,7 +47,7 @@ BROKER_SETTINGS_OF_OAUTH: Final = (
     BrokerSetting(
         "sasl.oauthbearer.expected.audience",
         List(),
-        None,
+        "",
         "Whom tokens of OAUTHBEARER are for: one of these has to be in the claim `aud`. Without it no token may have "
         "that claim, as on Kafka.",
     ),

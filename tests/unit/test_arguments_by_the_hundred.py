@@ -390,7 +390,7 @@ def test_closing(kind: str, value: Shown) -> None:
 
 @settings(examples(100), suppress_health_check=list(HealthCheck))
 @given(
-    st.sampled_from(["listen", "close", "serve_metrics"]),
+    st.sampled_from(["listen", "close", "reload", "serve_health", "serve_metrics"]),
     st.sampled_from(["address", "advertise"]),
     odd.filter(lambda value: not isinstance(value, int | float)).map(Shown),
 )
@@ -401,13 +401,11 @@ def test_a_running_gateway(method: str, name: str, value: Shown) -> None:
         if method == "listen":
             given = {"address": "127.0.0.1:0", name: value.value}
             attempt(f"listen({name}={value!r})", lambda: gateway.listen(**given))
-        elif method == "serve_metrics":
-            attempt(f"serve_metrics({value!r})", lambda: gateway.serve_metrics(value.value))
         else:
-            attempt(f"close({value!r})", lambda: gateway.close(value.value))
+            attempt(f"{method}({value!r})", lambda: getattr(gateway, method)(value.value))
             assert gateway.failure is None
 
 
 def test_every_call_of_a_gateway_is_tried() -> None:
     taking = {method for method in public_calls(kclient.sync.Gateway) if parameters(kclient.sync.Gateway, method)}
-    assert taking == {"close", "listen", "serve_metrics"}
+    assert taking == {"close", "listen", "reload", "serve_health", "serve_metrics"}
