@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, ClassVar, Final, cast
 
 from kclient.acls import AclOperation, ResourceType
@@ -67,6 +68,10 @@ _MOST_BYTES: Final = 1 << 19
 """The longest row of a topology."""
 _MOST_TOPICS: Final = 2_000
 """Topics that a topology may name: what follows from them is worked out in one go."""
+_MOST_ENTRIES: Final = 10_000
+"""The same of everything in its lists, however often they name a topic."""
+_MOST_OF_ID: Final = 249
+"""Characters of a subtopology's id: the rows of all members have it. Topics' names have no more either."""
 _SLICE: Final = 4_096
 """So many tasks are looked at before others have their turn."""
 _PER_SUBTOPOLOGY, _PER_TASK, _PER_TOPIC = 300, 80, 500
@@ -233,6 +238,7 @@ def _topology(told: StreamsGroupHeartbeatRequestTopology) -> Work:
     """The topology that a member brings along."""
     if told.epoch < 0:
         raise InvalidRequestError(f"a topology has no epoch {told.epoch}")
+    _check_extent(told)
     parts: list[Subtopology] = []
     for each in told.subtopologies:
         parts.append(
@@ -258,6 +264,39 @@ def _topology(told: StreamsGroupHeartbeatRequestTopology) -> Work:
     if len(topology.text) > _MOST_BYTES:
         raise StreamsInvalidTopologyError(f"a topology takes {_MOST_BYTES} bytes at most, not {len(topology.text)}")
     return topology
+
+
+def _check_extent(told: StreamsGroupHeartbeatRequestTopology) -> None:
+    """Whether a topology is short enough that each part of it may be looked at.
+
+    Raises:
+        StreamsInvalidTopologyError: It is not.
+    """
+    entries = size = 0
+    for each in told.subtopologies:
+        topics = each.repartition_source_topics, each.state_changelog_topics
+        names = each.source_topics, each.repartition_sink_topics
+        if len(each.subtopology_id) > _MOST_OF_ID:
+            raise StreamsInvalidTopologyError(
+                f"the id of a subtopology has {_MOST_OF_ID} characters at most, not {len(each.subtopology_id)}"
+            )
+        entries = _counted(entries, 1, *map(len, topics), *map(len, names), len(each.copartition_groups))
+        for group in each.copartition_groups:
+            entries = _counted(entries, len(group.source_topics), len(group.repartition_source_topics))
+        for some in names:
+            size += sum(map(len, some))
+        for topic in chain(*topics):
+            entries = _counted(entries, len(topic.topic_configs))
+            size += len(topic.name) + sum(len(config.key) + len(config.value) for config in topic.topic_configs)
+        if size > _MOST_BYTES:
+            raise StreamsInvalidTopologyError(f"a topology takes {_MOST_BYTES} bytes at most, and its names take more")
+
+
+def _counted(entries: int, *more: int) -> int:
+    entries += sum(more)
+    if entries > _MOST_ENTRIES:
+        raise StreamsInvalidTopologyError(f"the lists of a topology have {_MOST_ENTRIES} entries at most in all")
+    return entries
 
 
 def _internal(told: StreamsGroupHeartbeatRequestTopicInfo) -> StreamsTopic:

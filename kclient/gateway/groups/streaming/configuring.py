@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import Final
 
 from kclient.errors import InvalidRequestError, StreamsInvalidTopologyError
@@ -16,6 +17,9 @@ from kclient.gateway.rows.streams_topology import StreamsTopic, Subtopology, Top
 
 _SHOWN: Final = 3
 """Names that are told of many."""
+_MOST_TASKS: Final = 100_000
+"""Tasks of a group: a topic may be read by many subtopologies, and each task takes memory and time whenever the group
+changes."""
 
 CountOf = Callable[[str], int | None]
 """How many partitions a topic has; None if it is not there."""
@@ -71,13 +75,17 @@ def configure(topology: Topology, count_of: CountOf) -> Configured:
         counts.decide()
         subtopologies: dict[str, Subtopology] = {}
         tasks: dict[str, int] = {}
+        total = 0
         for name in sorted(topology.subtopologies):
             each = topology.subtopologies[name]
             tasks[name] = counts.most_of(each)
+            total += tasks[name]
             subtopologies[name] = each._replace(
                 repartitions=tuple(map(counts.filled, each.repartitions)),
                 changelogs=tuple(map(counts.filled, each.changelogs)),
             )
+        if total > _MOST_TASKS:
+            raise StreamsInvalidTopologyError(f"the topology has {total} tasks, and a group has {_MOST_TASKS} at most")
         missing = _missing(subtopologies.values(), count_of)
     except _FaultError as error:
         return Configured(topology.epoch, {}, {}, (), error.status)
@@ -98,9 +106,10 @@ class _Counts:
     """How many partitions topics have, or are to have."""
 
     def __init__(self, topology: Topology, count_of: CountOf) -> None:
-        self._subtopologies = topology.subtopologies.values()
+        self._subtopologies = list(topology.subtopologies.values())
         self._count_of = count_of
         self._decided: dict[str, int] = {}
+        self._fixed: int | None = None
 
     def decide(self) -> None:
         """Find out how many partitions the internal topics are to have."""
@@ -133,24 +142,36 @@ class _Counts:
         return self._decided[name] if name in self._decided else self._of(name)
 
     def _decide_repartitions(self) -> None:
-        """Whoever writes a topic reads others: so its number follows from theirs, unless it is given."""
+        """Whoever writes a topic reads others: so its number follows from theirs, unless it is given.
+
+        Kafka goes through all subtopologies again and again. Here each has its turn when Kafka would find something
+        there, in the same order, so that it costs no more than the topology is long.
+        """
         decided: dict[str, int] = {}
-        for each in self._subtopologies:
-            decided.update((topic.name, topic.partitions) for topic in each.repartitions if topic.partitions)
-        waiting = True
-        while waiting:
-            waiting = progress = False
-            for each in self._subtopologies:
-                for name in each.sinks:
-                    if name in decided:
-                        continue
-                    count = self._reads_of(each, decided)
-                    if count:
-                        decided[name], progress = count, True
-                    else:
-                        waiting = True
-            if waiting and not progress:
-                raise StreamsInvalidTopologyError("the repartition topics of the topology go round in circles")
+        readers: dict[str, list[int]] = {}
+        for place, each in enumerate(self._subtopologies):
+            for topic in each.repartitions:
+                readers.setdefault(topic.name, []).append(place)
+                if topic.partitions:
+                    decided[topic.name] = topic.partitions
+        turns = [(0, place) for place in range(len(self._subtopologies))]  # the round, and whose turn it is
+        done: set[int] = set()
+        while turns:
+            turn, place = heappop(turns)
+            if place in done:
+                continue
+            each = self._subtopologies[place]
+            count = self._reads_of(each, decided)
+            if not count:
+                continue  # it has its turn when something that it reads is decided
+            done.add(place)
+            for name in each.sinks:
+                if name not in decided:
+                    decided[name] = count
+                    for reader in readers.pop(name, ()):
+                        heappush(turns, (turn if reader > place else turn + 1, reader))
+        if any(name not in decided for each in self._subtopologies for name in each.sinks):
+            raise StreamsInvalidTopologyError("the repartition topics of the topology go round in circles")
         if any(topic.name not in decided for each in self._subtopologies for topic in each.repartitions):
             raise StreamsInvalidTopologyError("nothing writes one of the repartition topics that are read")
         self._decided.update(decided)
@@ -181,7 +202,7 @@ class _Counts:
         if others:
             count = _same(others)
         elif fixed:
-            count = _same({name: self._of(name) for name in fixed})
+            count = self._same_of_fixed(fixed)
         else:
             count = max(own.values())
         for name, had in own.items():
@@ -191,6 +212,12 @@ class _Counts:
                     f"the repartition topic {name} has {had} partitions, and what is read with it has {count}",
                 )
         return dict.fromkeys(own, count)
+
+    def _same_of_fixed(self, fixed: Collection[str]) -> int:
+        """How many partitions all topics have of which that is given: they stay as they are."""
+        if self._fixed is None:
+            self._fixed = _same({name: self._of(name) for name in fixed})
+        return self._fixed
 
 
 def _same(counts: Mapping[str, int]) -> int:
