@@ -206,6 +206,18 @@ async def test_groups_of_other_types_stay_what_they_are(store: str) -> None:
         assert box.groups.table.groups["s"].group.type == "classic"
 
 
+async def test_who_is_refused_leaves_a_classic_group_as_it_is(store: str) -> None:
+    async with coordinator(store, **SETTINGS) as box:
+        row = m.OffsetCommitRequestPartition(partition_index=0, committed_offset=5)
+        topic = m.OffsetCommitRequestTopic(name="a", partitions=[row])
+        await box.ask(m.OffsetCommitRequest(group_id="s", topics=[topic]), 9)
+        with pytest.raises(StreamsInvalidTopologyError):
+            await box.ask(joining("m1", part(repartition_source_topics=[internal("r")])))
+        assert box.groups.table.groups["s"].group.type == "classic"
+        await join(box, "m1")
+        assert box.groups.table.groups["s"].group.type == "streams"
+
+
 async def test_commits_are_fenced_by_the_epochs_of_tasks(store: str) -> None:
     def committing(epoch: int, member: str = "m1", partition: int = 0) -> m.OffsetCommitRequest:
         row = m.OffsetCommitRequestPartition(partition_index=partition, committed_offset=5)

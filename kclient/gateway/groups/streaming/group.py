@@ -79,12 +79,7 @@ class StreamsGroup(StreamsProgress):
             return [Reply(token, StreamsBeatResult(ErrorCode.COORDINATOR_NOT_AVAILABLE))]
         if beat.epoch < JOINING:
             return self._leave(beat, token, now)
-        known = self._known(beat)
-        topology = self._topology_of(beat)
-        configured = self._look(topology, topics)
-        if configured.ready:
-            for tasks in beat.owned or ():
-                check_tasks(configured, tasks)
+        known, topology = self.check(beat, topics)
         self._have(topology)  # nothing is refused from here on
         first = not len(self.members)
         member = self._entering(beat) if known is None else known
@@ -98,6 +93,24 @@ class StreamsGroup(StreamsProgress):
             self._shut_down(member.member_id)
         respond = partial(self._answer, beat, token, before, behind)
         return self._respond_or_wait(member, respond, partial(_refuse, token), now) + self._settle()
+
+    def check(self, beat: StreamsBeat, topics: CoordinatedTopics) -> tuple[StreamsMember | None, Topology]:
+        """Whether a heartbeat of somebody who does not leave is taken; raises as `heartbeat`.
+
+        Args:
+            beat: The request.
+            topics: The topics that there are.
+
+        Returns:
+            The member, which is None for a new one, and the topology that the group is to have.
+        """
+        known = self._known(beat)
+        topology = self._topology_of(beat)
+        configured = self._look(topology, topics)
+        if configured.ready:
+            for tasks in beat.owned or ():
+                check_tasks(configured, tasks)
+        return known, topology
 
     def _answer(
         self, beat: StreamsBeat, token: Token, before: HeldTasks, behind: bool, member: StreamsMember, now: float

@@ -80,6 +80,9 @@ class StreamsMembership:
         if managed is None:
             table.create(group_id, kind=STREAMS)
         elif isinstance(known, ClassicGroup) and known.idle:
+            StreamsGroup(group_id, table.settings_of(group_id)).check(
+                beat, self._topics
+            )  # who is refused changes nothing
             table.convert(managed, STREAMS)
         return streams_group(table, group_id)
 
