@@ -211,11 +211,11 @@ def _check(request: StreamsGroupHeartbeatRequest) -> None:
     if joins:
         if request.rebalance_timeout_ms == -1:
             raise InvalidRequestError("who joins has to say its rebalance_timeout_ms")
-        if any(tasks):
+        if any(each is None or each for each in tasks):
             raise InvalidRequestError("who joins has no tasks yet: active_tasks and the others have to be empty")
         if request.topology is None:
             raise InvalidRequestError("who joins has to bring a topology along")
-        _check_changelogs(request.topology)
+        _check_numbers(request.topology)
     elif epoch < -1:
         raise InvalidRequestError(_NOT_STATIC if epoch == -2 else f"there is no member epoch {epoch}")
     if any(each is not None for each in tasks) and any(each is None for each in tasks):
@@ -224,13 +224,19 @@ def _check(request: StreamsGroupHeartbeatRequest) -> None:
         raise InvalidRequestError("only who joins brings a topology along")
 
 
-def _check_changelogs(topology: StreamsGroupHeartbeatRequestTopology) -> None:
+def _check_numbers(topology: StreamsGroupHeartbeatRequestTopology) -> None:
     for each in topology.subtopologies:
         for topic in each.state_changelog_topics:
             if topic.partitions:
                 raise StreamsInvalidTopologyError(
                     f"the changelog {topic.name[:300]} has {topic.partitions} partitions: how many follows from what "
                     "is read, so it has to be 0"
+                )
+        for topic in chain(each.repartition_source_topics, each.state_changelog_topics):
+            if min(topic.partitions, topic.replication_factor + 1) < 0:
+                raise StreamsInvalidTopologyError(
+                    f"{topic.name[:300]} cannot have {topic.partitions} partitions and "
+                    f"{topic.replication_factor} replicas"
                 )
 
 

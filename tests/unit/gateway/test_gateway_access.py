@@ -277,7 +277,8 @@ CASES: dict[str, Case] = {
     ),
     "join a streams group": Case(
         lambda _: m.StreamsGroupHeartbeatRequest(
-            group_id="st", member_id="a", rebalance_timeout_ms=1, process_id="p",
+            group_id="st", member_id="a", rebalance_timeout_ms=1, process_id="p", active_tasks=[], standby_tasks=[],
+            warmup_tasks=[],
             topology=m.StreamsGroupHeartbeatRequestTopology(
                 subtopologies=[m.StreamsGroupHeartbeatRequestSubtopology(subtopology_id="0", source_topics=["t"])]
             ),
@@ -766,7 +767,8 @@ async def test_internal_topics_of_streams_are_made_for_those_who_may() -> None:
         subtopology_id="0", source_topics=["t"], state_changelog_topics=[changelog]
     )
     joining = m.StreamsGroupHeartbeatRequest(
-        group_id="st", member_id="a", rebalance_timeout_ms=1, process_id="p",
+        group_id="st", member_id="a", rebalance_timeout_ms=1, process_id="p", active_tasks=[], standby_tasks=[],
+        warmup_tasks=[],
         topology=m.StreamsGroupHeartbeatRequestTopology(subtopologies=[part]),
     )  # fmt: skip
     reads = ((O.READ, R.GROUP, "st"), (O.DESCRIBE, R.TOPIC, "t"))

@@ -36,6 +36,7 @@ async def beat(wire: Wire, group: str, epoch: int) -> Any:
         )
         request.topology = m.StreamsGroupHeartbeatRequestTopology(subtopologies=[part])
         request.rebalance_timeout_ms, request.process_id = 60_000, "p"
+        request.active_tasks, request.standby_tasks, request.warmup_tasks = [], [], []
     with anyio.fail_after(20):
         while (answer := await wire(request, 0)).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             await anyio.sleep(0.005)

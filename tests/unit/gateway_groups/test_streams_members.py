@@ -38,6 +38,10 @@ def internal(name: str, partitions: int = 0, **configs: str) -> m.StreamsGroupHe
     return m.StreamsGroupHeartbeatRequestTopicInfo(name=name, partitions=partitions, topic_configs=pairs)
 
 
+def with_replicas(name: str, factor: int) -> m.StreamsGroupHeartbeatRequestTopicInfo:
+    return m.StreamsGroupHeartbeatRequestTopicInfo(name=name, replication_factor=factor)
+
+
 def joining(member: str, *parts: m.StreamsGroupHeartbeatRequestSubtopology, **fields: Any) -> Any:
     topology = m.StreamsGroupHeartbeatRequestTopology(subtopologies=list(parts or (part(),)))
     values: dict[str, Any] = {
@@ -170,6 +174,10 @@ INVALID: list[tuple[Any, type[KafkaError]]] = [
     (joining("m1", part(source_topics=[])), StreamsInvalidTopologyError),
     (joining("m1", part(repartition_source_topics=[internal("r")])), StreamsInvalidTopologyError),
     (joining("m1", part(copartition_groups=[m.CopartitionGroup(source_topics=[7])])), StreamsInvalidTopologyError),
+    (joining("m1", part(repartition_source_topics=[internal("r", -1)])), StreamsInvalidTopologyError),
+    (joining("m1", part(repartition_source_topics=[internal("r", -5)])), StreamsInvalidTopologyError),
+    (joining("m1", part(state_changelog_topics=[with_replicas("c", -2)])), StreamsInvalidTopologyError),
+    (joining("m1", active_tasks=None, standby_tasks=None, warmup_tasks=None), InvalidRequestError),
     (beat("m1", -3), InvalidRequestError),
     (beat("m1", 1, topology=m.StreamsGroupHeartbeatRequestTopology()), InvalidRequestError),
     (beat("m1", 1, active_tasks=[]), InvalidRequestError),
