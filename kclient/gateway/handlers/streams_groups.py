@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, ClassVar, Final, cast
 
@@ -431,7 +431,10 @@ class StreamsGroupDescribeHandler(Handler):
     def _describe(
         self, group: StreamsGroup, row: StreamsGroupDescribeResponseDescribedGroup, client: ConnectionContext
     ) -> Work:
-        """Its members are described while the response is encoded; that the client may is found out before."""
+        """It is described while the response is encoded; that the client may is found out before.
+
+        A request may name a group many times.
+        """
         topology, configured = group.topology, group.configured
         for count, name in enumerate(() if topology is None else sorted(topology.named), 1):
             if not self._access.allows(client, AclOperation.DESCRIBE, ResourceType.TOPIC, name):
@@ -443,7 +446,7 @@ class StreamsGroupDescribeHandler(Handler):
         if topology is not None:
             parts = configured.subtopologies if configured is not None and configured.ready else topology.subtopologies
             row.topology = StreamsGroupDescribeResponseTopology(
-                epoch=topology.epoch, subtopologies=[_described_part(parts[name]) for name in sorted(parts)]
+                epoch=topology.epoch, subtopologies=lazily(len(parts), _described_parts(parts))
             )
         members = list(group.members)
         row.members = lazily(len(members), map(_described, members))
@@ -461,6 +464,11 @@ class StreamsGroupDescribeHandler(Handler):
         return StreamsGroupDescribeResponse(
             groups=lazily(len(ids), (self._failed(group_id, error) for group_id in ids))
         )
+
+
+def _described_parts(parts: Mapping[str, Subtopology]) -> Iterator[StreamsGroupDescribeResponseSubtopology]:
+    for name in sorted(parts):
+        yield _described_part(parts[name])
 
 
 def _described_part(part: Subtopology) -> StreamsGroupDescribeResponseSubtopology:
@@ -507,10 +515,10 @@ def _described(member: StreamsMember) -> StreamsGroupDescribeResponseMember:
 
 def _assignment(tasks: TaskSets) -> StreamsGroupDescribeResponseAssignment:
     active, standby, warmup = (
-        [
-            StreamsGroupDescribeResponseTaskIds(subtopology_id=name, partitions=sorted(each[name]))
-            for name in sorted(each)
-        ]
+        rows_for(
+            sorted(each.items()),
+            lambda row: StreamsGroupDescribeResponseTaskIds(subtopology_id=row[0], partitions=sorted(row[1])),
+        )
         for each in tasks
     )
     return StreamsGroupDescribeResponseAssignment(active_tasks=active, standby_tasks=standby, warmup_tasks=warmup)

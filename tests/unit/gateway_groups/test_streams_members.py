@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -224,6 +225,23 @@ async def test_who_is_refused_leaves_a_classic_group_as_it_is(store: str) -> Non
         assert box.groups.table.groups["s"].group.type == "classic"
         await join(box, "m1")
         assert box.groups.table.groups["s"].group.type == "streams"
+
+
+async def test_a_group_that_is_named_many_times_is_described_bit_by_bit(store: str) -> None:
+    parts = [part(subtopology_id=str(number), repartition_sink_topics=["r"] * 10) for number in range(500)]
+    readers = part(subtopology_id="x", repartition_source_topics=[internal("r", 3)])
+    async with coordinator(store, **SETTINGS) as box:
+        await join(box, "m1", *parts, readers)
+        request = m.StreamsGroupDescribeRequest(group_ids=["s"] * 50)
+        await box.ask(request)  # what is imported and compiled by the first of them does not count
+        tracemalloc.start()
+        try:
+            finish = box.begin(request)
+            assert tracemalloc.get_traced_memory()[1] < 1_000_000
+        finally:
+            tracemalloc.stop()
+        rows = (await finish()).groups
+        assert [len(row.topology.subtopologies) for row in rows] == [501] * 50
 
 
 async def test_commits_are_fenced_by_the_epochs_of_tasks(store: str) -> None:
