@@ -67,7 +67,7 @@ _NOT_STATIC: Final = "there are no static members of streams groups, as on Kafka
 _MOST_BYTES: Final = 1 << 19
 """The longest row of a topology."""
 _MOST_TOPICS: Final = 2_000
-"""Topics that a topology may name: what follows from them is worked out in one go."""
+"""Topics that a topology may name, and its subtopologies: what follows from them is worked out in one go."""
 _MOST_ENTRIES: Final = 10_000
 """The same of everything in its lists, however often they name a topic."""
 _MOST_OF_ID: Final = 249
@@ -278,6 +278,8 @@ def _check_extent(told: StreamsGroupHeartbeatRequestTopology) -> None:
     Raises:
         StreamsInvalidTopologyError: It is not.
     """
+    if len(told.subtopologies) > _MOST_TOPICS:
+        raise StreamsInvalidTopologyError(f"a topology has {_MOST_TOPICS} subtopologies at most: each reads topics")
     entries = size = 0
     for each in told.subtopologies:
         topics = each.repartition_source_topics, each.state_changelog_topics

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
@@ -12,6 +13,8 @@ import pytest
 
 from kclient.errors import StreamsInvalidTopologyError
 from kclient.gateway.groups.streaming.configuring import configure
+from kclient.gateway.groups.streaming.member import NOTHING_HELD, HeldTasks, StreamsMember
+from kclient.gateway.groups.streaming.roster import StreamsRoster
 from kclient.gateway.rows.streams_topology import Copartition, StreamsTopic, Subtopology, Topology
 from kclient.protocol import messages as m
 from kclient.protocol.messages.streams import CopartitionGroup
@@ -105,15 +108,15 @@ def test_the_order_of_subtopologies_decides_as_in_kafka(seed: int) -> None:
 
 
 def test_a_group_has_no_more_tasks_than_there_is_memory_for() -> None:
-    parts = tuple(Subtopology(str(number), ("a",), (), (), (), ()) for number in range(1_001))
+    parts = tuple(Subtopology(str(number), ("a",), (), (), (), ()) for number in range(201))
     with pytest.raises(StreamsInvalidTopologyError, match="tasks"):
         configure(Topology(0, parts), {"a": 100}.get)
-    assert sum(configure(Topology(0, parts[:1_000]), {"a": 100}.get).tasks.values()) == 100_000
+    assert sum(configure(Topology(0, parts[:200]), {"a": 100}.get).tasks.values()) == 20_000
 
 
 LARGE = [
     [part(*["a"] * 10_000)],
-    [part("a", subtopology_id=str(number)) for number in range(6_000)],
+    [part("a", subtopology_id=str(number)) for number in range(2_001)],
     [part(copartition_groups=[CopartitionGroup(source_topics=[0] * 10_000)])],
     [part(copartition_groups=[CopartitionGroup()] * 10_000)],
     [part(state_changelog_topics=[internal("c", **{f"k{number}": "" for number in range(10_000)})])],
@@ -129,3 +132,25 @@ async def test_topologies_that_are_too_large_are_refused(store: str, parts: list
         with pytest.raises(StreamsInvalidTopologyError):
             await box.ask(joining("m1", *parts))
         assert not list((await box.ask(m.ListGroupsRequest())).groups)
+
+
+def test_all_tasks_of_a_group_come_to_one_member_in_a_moment() -> None:
+    """Measured as memory, which does not depend on what else runs: of the indexes, beside that of the tasks."""
+    member = StreamsMember("m")
+    member.process_id = "p"
+    tasks = {str(name): dict.fromkeys(range(1_000), 2) for name in range(20)}
+    roster = StreamsRoster()
+    roster.add(member)
+    member.assigned = HeldTasks(tasks)
+    tracemalloc.start()
+    try:
+        roster.hold(member, "p", NOTHING_HELD, NOTHING_HELD)
+        assert tracemalloc.get_traced_memory()[0] < 3_000_000
+    finally:
+        tracemalloc.stop()
+    assert roster.is_active("19", 999)
+    assert roster.has("p", "0", 0)
+    assert not roster.has("q", "0", 0)
+    roster.remove(member)
+    assert not roster.is_active("19", 999)
+    assert not roster.has("p", "0", 0)

@@ -17,9 +17,8 @@ from kclient.gateway.rows.streams_topology import StreamsTopic, Subtopology, Top
 
 _SHOWN: Final = 3
 """Names that are told of many."""
-_MOST_TASKS: Final = 100_000
-"""Tasks of a group: a topic may be read by many subtopologies, and each task takes memory and time whenever the group
-changes."""
+_MOST_TASKS: Final = 20_000
+"""Tasks of a group: a topic may be read by many subtopologies, and one member may get all tasks, in one go."""
 
 CountOf = Callable[[str], int | None]
 """How many partitions a topic has; None if it is not there."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -17,10 +16,10 @@ class StreamsRoster:
 
     def __init__(self) -> None:
         self._members: dict[str, StreamsMember] = {}
-        self._active: dict[tuple[str, int], str] = {}
-        """The process whose active task it is, or was told to give it up."""
-        self._held: Counter[tuple[str, str, int]] = Counter()
-        """How often a process has a task, in whatever role."""
+        self._active: dict[str, dict[int, str]] = {}
+        """By subtopology and number, the process whose active task it is, or was told to give it up."""
+        self._held: dict[tuple[str, str], dict[int, int]] = {}
+        """By process and subtopology, how often it has a task of a number, in whatever role."""
         self._sizes: dict[str, int] = {}
         self._size = 0
         self.lagging: set[str] = set()
@@ -70,23 +69,34 @@ class StreamsRoster:
         self._release(process_id, assigned)
         self._release(process_id, revoking)
         for held in (member.assigned, member.revoking):
-            for name, number in _tasks(held):
-                self._held[member.process_id, name, number] += 1
-            for name, numbers in held.active.items():
-                for number in numbers:
-                    self._active[name, number] = member.process_id
+            for tasks in held:
+                for name, numbers in tasks.items():
+                    counts = self._held.setdefault((member.process_id, name), {})
+                    for number in numbers:
+                        counts[number] = counts.get(number, 0) + 1
+            for name, dated in held.active.items():
+                self._active.setdefault(name, {}).update(dict.fromkeys(dated, member.process_id))
         self.measure(member)
 
     def _release(self, process_id: str, held: HeldTasks) -> None:
-        for name, number in _tasks(held):
-            key = process_id, name, number
-            self._held[key] -= 1
-            if self._held[key] <= 0:
-                del self._held[key]
-        for name, numbers in held.active.items():
-            for number in numbers:
-                if self._active.get((name, number)) == process_id:
-                    del self._active[name, number]
+        for tasks in held:
+            for name, numbers in tasks.items():
+                counts = self._held.get((process_id, name), {})
+                for number in numbers:
+                    left = counts.get(number, 0) - 1
+                    if left > 0:
+                        counts[number] = left
+                    else:
+                        counts.pop(number, None)
+                if not counts:
+                    self._held.pop((process_id, name), None)
+        for name, dated in held.active.items():
+            owners = self._active.get(name, {})
+            for number in dated:
+                if owners.get(number) == process_id:
+                    del owners[number]
+            if not owners:
+                self._active.pop(name, None)
 
     def measure(self, member: StreamsMember) -> None:
         """Count what a member takes."""
@@ -96,11 +106,11 @@ class StreamsRoster:
 
     def is_active(self, subtopology_id: str, number: int) -> bool:
         """Whether somebody has a task as active task, or was told to give it up."""
-        return (subtopology_id, number) in self._active
+        return number in self._active.get(subtopology_id, ())
 
     def has(self, process_id: str, subtopology_id: str, number: int) -> bool:
         """Whether a member of a process has a task in whatever role, or was told to give it up."""
-        return (process_id, subtopology_id, number) in self._held
+        return number in self._held.get((process_id, subtopology_id), ())
 
     def note(self, member: StreamsMember, target_epoch: int) -> None:
         """Whether a member has reached a target may have changed."""
@@ -120,10 +130,3 @@ class StreamsRoster:
                 changed.append(member)
         self.lagging = set(self._members)
         return changed
-
-
-def _tasks(held: HeldTasks) -> Iterator[tuple[str, int]]:
-    for tasks in held:
-        for name, numbers in tasks.items():
-            for number in numbers:
-                yield name, number
