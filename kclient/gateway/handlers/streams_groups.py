@@ -130,7 +130,7 @@ class StreamsGroupHeartbeatHandler(Handler):
             status = [*result.status]
             if not result.error and result.missing:
                 try:
-                    status = self._make(result.missing, status, interval_ms, client)
+                    status = self._make(request.group_id, result.missing, status, interval_ms, client)
                 except KafkaError as error:  # nobody can say what the client may do
                     refused = StreamsGroupHeartbeatResponse()
                     put_error(refused, error, self.ROLE)
@@ -160,7 +160,12 @@ class StreamsGroupHeartbeatHandler(Handler):
                 yield _PER_TOPIC * FEW
 
     def _make(
-        self, missing: Sequence[StreamsTopic], status: list[BeatStatus], interval_ms: int, client: ConnectionContext
+        self,
+        group_id: str,
+        missing: Sequence[StreamsTopic],
+        status: list[BeatStatus],
+        interval_ms: int,
+        client: ConnectionContext,
     ) -> list[BeatStatus]:
         """Have missing topics made, if the client may: all of them or none; and tell what has come of it so far."""
         access = self._access
@@ -173,7 +178,7 @@ class StreamsGroupHeartbeatHandler(Handler):
             ]
         if refused:
             return _with_detail(status, f"{client.principal} may not CREATE {_told(refused)}")
-        self._topics.make(missing, _REMEMBERED * interval_ms / 1000)
+        self._topics.make(group_id, missing, _REMEMBERED * interval_ms / 1000)
         failed = self._topics.failures([topic.name for topic in missing])
         if not failed:
             return status

@@ -140,11 +140,28 @@ async def test_no_internal_topic_waits_for_another() -> None:
         topics = StreamsTopics(Maker(), lambda make, *args, name: tasks.start_soon(make, *args), Clock())
         with anyio.fail_after(5):
             for name in ("slow", "fast", "slow"):
-                topics.make([StreamsTopic(name, 1, 0)], 1.0)
+                topics.make(f"of {name}", [StreamsTopic(name, 1, 0)], 1.0)
             while "fast" not in made:
                 await anyio.sleep(0)
         tasks.cancel_scope.cancel()
     assert sorted(made) == ["fast", "slow"]
+
+
+async def test_no_group_waits_until_all_topics_of_another_are_made() -> None:
+    made: list[str] = []
+
+    class Maker:
+        async def create(self, name: str, *_: Any) -> None:
+            await anyio.sleep(0)
+            made.append(name)
+
+    async with anyio.create_task_group() as tasks:
+        topics = StreamsTopics(Maker(), lambda make, *args, name: tasks.start_soon(make, *args), Clock())
+        many = [StreamsTopic(f"many-{number}", 1, 0) for number in range(2_000)]
+        topics.make("large", many, 1.0)
+        topics.make("small", [StreamsTopic("one", 1, 0)], 1.0)
+    assert made.index("one") < 100
+    assert len(set(made)) == len(made) == 2_001
 
 
 async def test_what_a_group_was_told_outlives_a_restart(store: str) -> None:

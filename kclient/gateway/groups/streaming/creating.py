@@ -50,28 +50,37 @@ class StreamsTopics:
         self._maker = maker
         self._spawn = spawn
         self._clock = clock
-        self._wanted: OrderedDict[str, tuple[StreamsTopic, float]] = OrderedDict()
-        """Those whose turn has not come."""
+        self._wanted: OrderedDict[str, dict[str, tuple[StreamsTopic, float]]] = OrderedDict()
+        """By group and name, those whose turn has not come. The group that comes first has the next turn."""
         self._making: set[str] = set()
         self._failed: OrderedDict[str, tuple[str, float]] = OrderedDict()
 
-    def make(self, topics: Iterable[StreamsTopic], remember_s: float) -> None:
-        """Have topics made; returns at once.
+    def make(self, group_id: str, topics: Iterable[StreamsTopic], remember_s: float) -> None:
+        """Have topics made; returns at once. Groups take turns: who wants many keeps nobody waiting.
 
         Args:
-            topics: Those that are missing.
+            group_id: The group that needs them; it wants those no more that it asked for before and that are not made.
+            topics: All of its topics that are missing.
             remember_s: How long it is told if one cannot be made, in seconds.
         """
-        for topic in topics:
-            if topic.name not in self._making:
-                self._wanted.setdefault(topic.name, (topic, remember_s))
+        wanted = {topic.name: (topic, remember_s) for topic in topics if topic.name not in self._making}
+        if wanted:
+            waiting = self._wanted.get(group_id, {})  # they keep their order
+            self._wanted[group_id] = {**{name: wanted[name] for name in waiting if name in wanted}, **wanted}
+        else:
+            self._wanted.pop(group_id, None)
         self._begin()
 
     def _begin(self) -> None:
         while self._wanted and len(self._making) < _AT_ONCE:
-            name, (topic, remember_s) = self._wanted.popitem(last=False)
-            self._spawn(self._make, topic, remember_s, name="internal topic of streams")
-            self._making.add(name)
+            group_id, wanted = self._wanted.popitem(last=False)
+            name = next(iter(wanted))
+            topic, remember_s = wanted.pop(name)
+            if wanted:
+                self._wanted[group_id] = wanted
+            if name not in self._making:
+                self._spawn(self._make, topic, remember_s, name="internal topic of streams")
+                self._making.add(name)
 
     def failures(self, names: Collection[str]) -> dict[str, str]:
         """Why those of some topics were not made that could not be."""
