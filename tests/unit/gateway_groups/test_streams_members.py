@@ -164,6 +164,27 @@ async def test_no_group_waits_until_all_topics_of_another_are_made() -> None:
     assert len(set(made)) == len(made) == 2_001
 
 
+async def test_what_cannot_be_made_is_not_tried_by_each_heartbeat() -> None:
+    tried: list[str] = []
+
+    class Maker:
+        async def create(self, name: str, *_: Any) -> None:
+            tried.append(name)
+            raise PolicyViolationError("no")
+
+    now = 0.0
+    async with anyio.create_task_group() as tasks:
+        clock = Clock(lambda: now)
+        topics = StreamsTopics(Maker(), lambda make, *args, name: tasks.start_soon(make, *args), clock)
+        for _ in range(1_000):  # a hundred members, for ten seconds
+            topics.make("s", [StreamsTopic("c", 1, 0)], 10.0)
+            await anyio.sleep(0)
+            await anyio.sleep(0)
+            now += 0.01
+        assert topics.failures(["c"])
+    assert 8 <= len(tried) <= 12
+
+
 async def test_what_a_group_was_told_outlives_a_restart(store: str) -> None:
     async with coordinator(store, **SETTINGS) as box:
         first = await join(box, "m1")

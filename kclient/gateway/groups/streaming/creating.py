@@ -17,8 +17,10 @@ logger: logging.Logger = logging.getLogger("kclient.gateway.groups")
 
 _AT_ONCE: Final = 32
 """So many topics are made at a time: none waits long because another one does."""
-_MOST_FAILURES: Final = 1_000
+_MOST_FAILURES: Final = 4_000
 """So many topics that could not be made are remembered."""
+_AGAIN_S: Final = 1.0
+"""Seconds until what could not be made is tried again, however many members ask for it."""
 _LONGEST: Final = 300
 """Characters of a reason that are told."""
 
@@ -54,6 +56,9 @@ class StreamsTopics:
         """By group and name, those whose turn has not come. The group that comes first has the next turn."""
         self._making: set[str] = set()
         self._failed: OrderedDict[str, tuple[str, float]] = OrderedDict()
+        """Why they could not be made, and until when that is told."""
+        self._tried: dict[str, float] = {}
+        """When those may be tried again."""
 
     def make(self, group_id: str, topics: Iterable[StreamsTopic], remember_s: float) -> None:
         """Have topics made; returns at once. Groups take turns: who wants many keeps nobody waiting.
@@ -63,7 +68,11 @@ class StreamsTopics:
             topics: All of its topics that are missing.
             remember_s: How long it is told if one cannot be made, in seconds.
         """
-        wanted = {topic.name: (topic, remember_s) for topic in topics if topic.name not in self._making}
+        now = self._clock.now()
+        wanted = {
+            topic.name: (topic, remember_s) for topic in topics
+            if topic.name not in self._making and self._tried.get(topic.name, now) <= now
+        }  # fmt: skip
         if wanted:
             waiting = self._wanted.get(group_id, {})  # they keep their order
             self._wanted[group_id] = {**{name: wanted[name] for name in waiting if name in wanted}, **wanted}
@@ -86,8 +95,12 @@ class StreamsTopics:
         """Why those of some topics were not made that could not be."""
         now = self._clock.now()
         while self._failed and next(iter(self._failed.values()))[1] <= now:
-            self._failed.popitem(last=False)
+            self._forget_first()
         return {name: self._failed[name][0] for name in names if name in self._failed and self._failed[name][1] > now}
+
+    def _forget_first(self) -> None:
+        name, _ = self._failed.popitem(last=False)
+        self._tried.pop(name, None)
 
     async def _make(self, topic: StreamsTopic, remember_s: float) -> None:
         try:
@@ -104,8 +117,11 @@ class StreamsTopics:
         except (KafkaError, OSError) as error:
             logger.warning("the internal topic %s cannot be made: %s", topic.name, error)
             self._failed.pop(topic.name, None)
-            self._failed[topic.name] = str(error)[:_LONGEST], self._clock.now() + remember_s
+            now = self._clock.now()
+            self._failed[topic.name] = str(error)[:_LONGEST], now + remember_s
+            self._tried[topic.name] = now + _AGAIN_S
             while len(self._failed) > _MOST_FAILURES:
-                self._failed.popitem(last=False)
+                self._forget_first()
         else:
             self._failed.pop(topic.name, None)
+            self._tried.pop(topic.name, None)
