@@ -100,7 +100,8 @@ def _key(row: Any) -> WebKey:
     parts = _PUBLIC.get(kind) if isinstance(kind, str) else None
     if parts is None:
         raise ValueError("it is of no public kind: RSA, EC or OKP")
-    if row.get("use", "sig") != "sig" or "verify" not in row.get("key_ops", ("verify",)):
+    uses = row.get("key_ops", ["verify"])
+    if row.get("use", "sig") != "sig" or not isinstance(uses, list) or "verify" not in uses:
         raise ValueError("it is not for signatures")
     key_id = row.get("kid")
     if key_id is not None and not (isinstance(key_id, str) and len(key_id) <= _LONGEST_ID):
