@@ -48,6 +48,7 @@ class KeySourceSettings:
     def __post_init__(self) -> None:
         try:
             parts = urlsplit(self.url)
+            _ = parts.port  # is read now only, and may be none
         except ValueError:
             raise ConfigError(f"{_URL} is not a valid address") from None
         if "@" in parts.netloc:
@@ -57,6 +58,8 @@ class KeySourceSettings:
                 raise ConfigError(f"{_URL} names no file of this machine; it is file:///PATH")
         elif parts.scheme != "https" or not parts.hostname:
             raise ConfigError(f"{_URL} begins with https:// or file:///: keys that come unencrypted could be anybody's")
+        elif not self.url.isprintable() or " " in self.url:
+            raise ConfigError(f"{_URL} is not a valid address: it holds characters that no address has")
 
     @property
     def path(self) -> Path | None:

@@ -438,8 +438,11 @@ async def test_a_provider_that_nobody_vouches_for(tmp_path: Path, caplog: pytest
 
 @pytest.mark.parametrize(
     "url",
-    ["http://id.example.org/keys", "ftp://x", "keys.json", "https://", "https://a:b@c/", "file://other/x", "file:"],
-)
+    [
+        "http://id.example.org/keys", "ftp://x", "keys.json", "https://", "https://a:b@c/", "file://other/x", "file:",
+        "https://x:99999/keys", "https://x:-1/", "https://x:port/", "https://x y/", "https://x/\0",
+    ],
+)  # fmt: skip
 def test_addresses_that_are_refused(url: str) -> None:
     with pytest.raises(ConfigError, match=r"jwks\.endpoint\.url"):
         Gateway(f"memory:{next(names)}", config={**LISTENERS, "sasl.oauthbearer.jwks.endpoint.url": url})
