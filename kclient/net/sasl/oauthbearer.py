@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from kclient.config.sasl_credentials import EXTENSION_NAME, EXTENSION_VALUE, check_extensions
 from kclient.errors import ConfigError, KafkaError, SaslAuthenticationError
@@ -21,6 +21,10 @@ _FIRST = re.compile(
 )
 _BEARER = re.compile(r"bearer +(?P<token>[-_.+/=~A-Za-z0-9]+) *", re.IGNORECASE)
 _TOKEN = re.compile(r"[-_.+/=~A-Za-z0-9]+")
+_LONGEST_FIRST: Final = 32_768
+"""Bytes of a first message that a server looks at: it is read on the event loop, and anybody may send one."""
+_MOST_EXTENSIONS: Final = 100
+"""That a server takes with a token: it keeps them as long as the connection."""
 
 
 class InvalidTokenError(KafkaError):
@@ -135,6 +139,8 @@ class OAuthBearerServer(Exchange):
         return b""
 
     def _parse(self, response: bytes) -> tuple[str, dict[str, str], str | None]:
+        if len(response) > _LONGEST_FIRST or response.count(_SEPARATOR.encode()) > _MOST_EXTENSIONS + 3:
+            raise self._refused("Invalid OAUTHBEARER client first message: it is too long, or has too many extensions")
         try:
             match = _FIRST.fullmatch(response.decode())
         except UnicodeDecodeError:

@@ -27,6 +27,7 @@ from kclient.gateway.security import key_source, token_verifier
 from kclient.gateway.security.json_web_keys import MOST_BYTES, parse_key_set
 from kclient.gateway.security.key_source import KeySource, KeySourceSettings
 from kclient.net.sasl.oauthbearer import InvalidTokenError
+from kclient.net.sasl.server import SaslHandler
 from kclient.protocol import messages as m
 from tests.certificates import Authority
 from tests.forged_tokens import FORGED, claims, encode, headed, show
@@ -294,6 +295,29 @@ async def test_first_messages_that_are_none(keys: Path, first: str) -> None:
         answer = await wire(m.SaslAuthenticateRequest(auth_bytes=message), 2)
         assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
         assert await closed(wire)
+
+
+@pytest.mark.parametrize(
+    "more", ["".join(f"{'x' * n}=1\x01" for n in range(1, 102)), f"x={'x' * 32_768}\x01"], ids=["many", "long"]
+)
+async def test_extensions_without_end(keys: Path, more: str) -> None:
+    async with guarded(keys) as gateway, stranger(gateway) as wire:
+        answer = await show(wire, ISSUER.token(), more=more)
+        assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+        assert await closed(wire)
+
+
+async def test_extensions_are_not_kept(keys: Path) -> None:
+    more = "".join(f"{'x' * n}=1\x01" for n in range(1, 101))
+    async with guarded(keys) as gateway, stranger(gateway) as wire:
+        answer = await show(wire, ISSUER.token(), more=more)
+        assert (answer.error_code, bytes(answer.auth_bytes)) == (0, b"")
+        kept = [
+            each._handler.identity_of(each)
+            for each in gateway._server.connections  # type: ignore[union-attr]
+            if isinstance(each._handler, SaslHandler)
+        ]
+        assert [each.extensions for each in kept if each is not None] == [()]
 
 
 async def test_nothing_but_the_acknowledgement_follows_a_refusal(keys: Path) -> None:
