@@ -18,6 +18,7 @@ from kclient.gateway.contexts import ANONYMOUS
 from kclient.gateway.error_codes import Role, put_error
 from kclient.gateway.handlers.handler import Finish, Handler, VersionRange
 from kclient.gateway.rows.delegation_tokens import TokenPrincipal
+from kclient.gateway.security.delegation_tokens import USER
 from kclient.net.fair_queue import Pace
 from kclient.protocol.messages.tokens import (
     CreateDelegationTokenRequest,
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from kclient.gateway.contexts import ConnectionContext, RequestContext
     from kclient.gateway.security.delegation_tokens import DelegationTokens, KnownToken
 
-_USER: Final = "User"
 _AT_THE_BROKER: Final = (
     UnsupportedByAuthenticationError,
     DelegationTokenAuthorizationError,
@@ -111,7 +111,7 @@ class CreateDelegationTokenHandler(_TokenHandler):
                 f"{requester} may not make tokens for {owner.type[:300]}:{owner.name[:300]}"
             )
         renewers = [TokenPrincipal(each.principal_type, each.principal_name) for each in request.renewers]
-        if any(each.type != _USER for each in renewers):
+        if any(each.type != USER for each in renewers):
             raise InvalidPrincipalTypeError("only users may renew tokens: their principals have the type User")
         tokens = self._there()
         if len(renewers) > _MOST_RENEWERS:

@@ -51,6 +51,8 @@ MAX_LIFETIME: Final = "delegation.token.max.lifetime.ms"
 EXPIRY_TIME: Final = "delegation.token.expiry.time.ms"
 CHECK_INTERVAL: Final = "delegation.token.expiry.check.interval.ms"
 
+USER: Final = "User"
+"""The type of principals that log in."""
 _TRIES: Final = 10
 """So often a change is tried that other gateways change at the same time."""
 _TOKEN: Final = 3_000
@@ -153,6 +155,8 @@ class DelegationTokens:
         if found is None or mechanism not in found.row.credentials or found.row.has_ended(self._wall_ms()):
             return None
         row = found.row
+        if row.owner.type != USER:  # who logs in is a user: by the token of Group:x it would be User:x
+            return None
         return ScramToken(row.credentials[mechanism], row.owner.name, min(row.expiry_ms, row.max_ms) / 1000)
 
     # What the store says

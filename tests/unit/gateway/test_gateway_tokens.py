@@ -218,6 +218,24 @@ async def test_others_may_what_they_are_allowed() -> None:
             assert ("alice", True) in principals(gateway)
 
 
+async def test_nobody_becomes_a_user_by_the_token_of_a_group() -> None:
+    config = {"authorizer.class.name": "acls", "super.users": "User:ANONYMOUS;User:alice", **TOKENS}
+    async with secured(**config) as gateway, bob_of(gateway) as bob:
+        async with Admin(bootstrap_servers=gateway.bootstrap) as root:
+            await root.create_acls(
+                [
+                    AclBinding(
+                        resource_type=ResourceType.USER, resource_name="Group:alice", principal=BOB,
+                        operation=AclOperation.CREATE_TOKENS,
+                    )
+                ]
+            )  # fmt: skip
+        token = await bob.create_delegation_token(owner="Group:alice")
+        assert token.owner == "Group:alice"
+        for mechanism in (SHA256, SHA512):
+            assert await is_refused(by_token(gateway, token, mechanism))
+
+
 def calls_of(admin: Admin, secret: Secret | str) -> list[Callable[[], Awaitable[object]]]:
     return [
         admin.create_delegation_token,
