@@ -6,13 +6,15 @@ import base64
 import json
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from kclient.net.sasl.mechanism import ClientIdentity
 from kclient.net.sasl.oauthbearer import InvalidTokenError, TokenCheck
 from kclient.net.sasl.token import OAuthToken, read_claims
 
 __all__ = ["accept_unsecured", "unsecured_token"]
+
+_LONGEST_NAME: Final = 1024
 
 
 def unsecured_token(
@@ -72,13 +74,19 @@ def accept_unsecured(
         if claims is None or not rest.endswith(".") or _algorithm(head) != "none":
             raise InvalidTokenError("it is not an unsecured JWT")
         token = OAuthToken.from_jwt(text, subject_claim=principal_claim, scope_claim=scope_claim)
-        if token.expires_at is None or token.expires_at + clock_skew <= clock():
+        ends, now = token.expires_at, clock()
+        if ends is None or ends + clock_skew <= now:
             raise InvalidTokenError("it has expired")
-        if not token.principal:
-            raise InvalidTokenError(f"it has no claim {principal_claim}")
+        begins = ends - 1 if token.issued_at is None else token.issued_at
+        if begins > now + clock_skew or begins >= ends:
+            raise InvalidTokenError("it was issued in the future, or after it has ended")
+        name = claims.get(principal_claim)
+        if not (isinstance(name, str) and name.isprintable() and name.strip() and len(name) <= _LONGEST_NAME):
+            raise InvalidTokenError(f"it has no claim {principal_claim} that names a user")
         if required_scope is not None and not token.scope.issuperset(required_scope.split()):
             raise InvalidTokenError("the scope is too small", status="insufficient_scope", scope=required_scope)
-        return ClientIdentity(token.principal, "OAUTHBEARER", token.expires_at, tuple(extensions.items()))
+        # by a clock that may be ahead of the issuer's
+        return ClientIdentity(name, "OAUTHBEARER", ends + clock_skew, tuple(extensions.items()))
 
     return check
 

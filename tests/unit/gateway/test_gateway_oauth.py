@@ -513,6 +513,15 @@ async def test_unsecured_tokens_only_where_they_are_asked_for(caplog: pytest.Log
         assert await refused(gateway, ISSUER.token())
 
 
+async def test_unsecured_tokens_and_a_clock_that_is_ahead() -> None:
+    own = "listener.name.clients.oauthbearer.sasl"
+    jaas = f'{PACKAGE}.OAuthBearerLoginModule required unsecuredValidatorAllowableClockSkewMs="60000";'
+    config = {**LISTENERS, f"{own}.server.callback.handler.class": UNSECURED, f"{own}.jaas.config": jaas}
+    now = int(time.time())
+    async with Gateway(f"memory:{next(names)}", config=config) as gateway:
+        assert await believed(gateway, f"{encode({'alg': 'none'})}.{encode(claims(iat=now - 60, exp=now - 5))}.")
+
+
 @pytest.mark.parametrize(
     ("config", "text"),
     [

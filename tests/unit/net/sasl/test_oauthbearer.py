@@ -190,6 +190,13 @@ def test_unsecured_tokens() -> None:
         (jwt(sub="alice", exp=200), {}, "not an unsecured JWT"),
         (unsecured_token({"sub": "a"}, lifetime=5, now=100).value.reveal(), {}, "it has expired"),
         (unsecured_token({}, now=100).value.reveal(), {}, "no claim sub"),
+        *(
+            (unsecured_token({"sub": name}, now=100).value.reveal(), {}, "no claim sub")
+            for name in (None, True, 7, ["a"], {"a": 1}, "", " ", "a\nUser:admin", "\ud800", "a" * 1025)
+        ),
+        (unsecured_token({"sub": "a"}, now=106).value.reveal(), {}, "issued in the future"),
+        (unsecured_token({"sub": "a"}, now=107).value.reveal(), {"clock_skew": 1}, "issued in the future"),
+        (unsecured_token({"sub": "a", "iat": 104, "exp": 104}).value.reveal(), {"clock_skew": 9}, "after it has ended"),
         (unsecured_token({"sub": "a"}, now=100).value.reveal(), {"required_scope": "x"}, "scope"),
     ],
 )
@@ -200,7 +207,8 @@ def test_tokens_that_are_not_believed(text: str, options: Any, reason: str) -> N
 
 def test_a_skewed_clock_is_forgiven() -> None:
     text = unsecured_token({"sub": "a"}, lifetime=5, now=100).value.reveal()
-    assert accept_unsecured(clock=lambda: 105, clock_skew=1)(text, {}).principal == "a"
+    found = accept_unsecured(clock=lambda: 105, clock_skew=1)(text, {})
+    assert (found.principal, found.expires_at) == ("a", 106), "a session that has ended before it begins is refused"
 
 
 @pytest.mark.parametrize(
