@@ -31,6 +31,10 @@ logger: logging.Logger = logging.getLogger("kclient.gateway.oauth")
 _URL: Final = "sasl.oauthbearer.jwks.endpoint.url"
 _TIMEOUT_S: Final = 10.0
 """Seconds that an identity provider has for its whole answer."""
+_CONNECT: Final = 1 / 3
+"""The part of that for a connection, and for its encryption: httpx, cancelled in the midst of a handshake, leaves the
+connection open until garbage is collected, but not where its own time is over."""
+_TOO_LATE: Final = f"not within {_TIMEOUT_S:g} s"
 _MISS_S: Final = 10.0
 """Seconds from one reading to the next, at least, that is made because a token names a key that is not there: whoever
 makes up names of keys must not keep the identity provider busy."""
@@ -141,7 +145,7 @@ class KeySource:
             with anyio.fail_after(_TIMEOUT_S):  # it may be a pipe, or lie on a server that hangs
                 return await self._threads.run(partial(_read_some, path))
         except (TooManyCallsError, TimeoutError) as error:
-            raise OSError(str(error) or f"not within {_TIMEOUT_S:g} s") from None
+            raise OSError(str(error) or _TOO_LATE) from None
 
     async def _fetch(self) -> bytes:
         try:
@@ -150,11 +154,11 @@ class KeySource:
             raise MissingExtraError("httpx", "jwt", f"{_URL}=https://...") from error
         if self._tls is None:
             self._tls = await anyio.to_thread.run_sync(httpx.create_ssl_context)
-        answer = bytearray()
+        answer, times = bytearray(), httpx.Timeout(_TIMEOUT_S, connect=_TIMEOUT_S * _CONNECT)
         try:
             with anyio.fail_after(_TIMEOUT_S):
                 async with (
-                    httpx.AsyncClient(timeout=_TIMEOUT_S, verify=self._tls) as client,
+                    httpx.AsyncClient(timeout=times, verify=self._tls) as client,
                     client.stream("GET", self._settings.url, headers={"Accept-Encoding": "identity"}) as response,
                 ):
                     if response.status_code != httpx.codes.OK:
@@ -165,7 +169,9 @@ class KeySource:
                             answer += part
                             if len(answer) > MOST_BYTES:
                                 reading.cancel()
-        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
+        except (httpx.TimeoutException, TimeoutError):
+            raise OSError(_TOO_LATE) from None
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise OSError(_reason(error)) from None
         return bytes(answer)
 

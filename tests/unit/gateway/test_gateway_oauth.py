@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import ssl
 import sys
 import threading
@@ -449,6 +450,14 @@ async def test_a_provider_over_https(tmp_path: Path, monkeypatch: pytest.MonkeyP
             while len(server.seen) < len(bad) + 2:
                 assert await believed(gateway, ISSUER.token())
         assert set(server.seen) == {"/keys"}
+
+
+async def test_a_provider_that_hangs(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(key_source, "_TIMEOUT_S", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = Url(f"https://127.0.0.1:{silent.getsockname()[1]}/keys")
+        await KeySource(KeySourceSettings(url=url, refresh=1, retry=1, retry_max=1)).load()
+    assert "until it can: not within" in caplog.text
 
 
 async def test_a_provider_that_nobody_vouches_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
