@@ -74,7 +74,7 @@ class WindowedRate:
             return 0
         if bound <= 0:
             return LONGEST_MS
-        return min(floor((rate - bound) / bound * length + 0.5), LONGEST_MS)
+        return _rounded((rate - bound) / bound * length)
 
     def _advance(self, now: int) -> int:
         """Begin a sample."""
@@ -157,4 +157,9 @@ class TokenBucket:
     def throttle_ms(self, rate: float, now: int) -> int:
         """How long it takes until none is owed; 0 if none is."""
         tokens = self.tokens(rate, now)
-        return min(floor(-tokens / rate * 1000 + 0.5), LONGEST_MS) if tokens < 0 else 0
+        return _rounded(-tokens / rate * 1000) if tokens < 0 else 0
+
+
+def _rounded(milliseconds: float) -> int:
+    """A throttle time as it is told; of the least quotas it is infinite."""
+    return floor(min(milliseconds + 0.5, LONGEST_MS))

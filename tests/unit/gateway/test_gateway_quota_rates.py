@@ -83,6 +83,16 @@ def test_tokens() -> None:
     assert bucket.is_full(2, 15_000)
 
 
+@pytest.mark.parametrize("least", [5e-324, 1e-310, 1e-300])
+def test_the_least_quotas_of_all_are_told_as_the_longest_time(least: float) -> None:
+    check_value((("client-id", None),), TIME, least)
+    rate, bucket = WindowedRate(WINDOW), TokenBucket(WINDOW)
+    rate.record(0.5, 0)
+    assert rate.throttle_ms(least, 0) == LONGEST_MS
+    bucket.take(1, least, 0)
+    assert bucket.throttle_ms(least, 0) == LONGEST_MS
+
+
 # Entities
 
 ALL: list[dict[str, str | None]] = [

@@ -329,6 +329,14 @@ async def test_who_takes_too_much_time_waits_a_second_at_most() -> None:
         assert client.connection.muted, "also where the answer has no place for the time"
 
 
+async def test_the_least_quota_ends_no_connection() -> None:
+    """Else nobody could remove one that holds for all."""
+    async with limited({"client-id": None}, **{TIME: 5e-324}) as (_, client, wire):
+        answer = await client(NOTHING, 12)
+        assert 900 <= answer.throttle_time_ms <= 1000
+        assert await alter(wire, {"client-id": None}, **{TIME: None}) == (0, None)
+
+
 async def test_time_is_what_the_loop_works_on_a_request() -> None:
     now = 0.0
 
