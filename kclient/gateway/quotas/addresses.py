@@ -61,8 +61,8 @@ class AddressLimits:
     def __init__(self, arrivals: Arrivals, spawn: Callable[..., TaskHandle]) -> None:
         self._arrivals = arrivals
         self._spawn = spawn
-        self._limits: dict[str, float] = {}
-        """By the names that were given."""
+        self._limits: dict[str, dict[str, float]] = {}
+        """Of addresses, by the names that were given: of several the last one holds."""
         self._found: dict[str, list[str]] = {}
         self._looking_up: dict[str, TaskHandle] = {}
 
@@ -79,26 +79,38 @@ class AddressLimits:
         task = self._looking_up.pop(name, None)
         if task is not None:
             task.cancel()
-        self._found.pop(name, None)
-        self._limits.pop(name, None)
-        if limit is not None:
-            self._limits[name] = limit
-            if is_address(name):
-                self._found[name] = [plain_address(name)]
-            else:
-                self._looking_up[name] = self._spawn(self._look_up, name, name=f"look up {name[:100]}")
-        self._apply()
+        for address in self._found.pop(name, ()):
+            limits = self._limits[address]
+            del limits[name]
+            if not limits:
+                del self._limits[address]
+            self._apply(address)
+        if limit is None:
+            return
+        if is_address(name):
+            self._put(name, [plain_address(name)], limit)
+        else:
+            self._looking_up[name] = self._spawn(self._look_up, name, limit, name=f"look up {name[:100]}")
 
-    def _apply(self) -> None:
-        self._arrivals.limits = {
-            address: self._limits[name] for name, addresses in self._found.items() for address in addresses
-        }
+    def _put(self, name: str, addresses: list[str], limit: float) -> None:
+        self._found[name] = addresses
+        for address in addresses:
+            self._limits.setdefault(address, {})[name] = limit
+            self._apply(address)
 
-    async def _look_up(self, name: str) -> None:
+    def _apply(self, address: str) -> None:
+        """Have the rate of one address in force: there may be thousands, and each changes by itself."""
+        limits = self._limits.get(address)
+        if limits:
+            self._arrivals.limits[address] = limits[next(reversed(limits))]
+        else:
+            self._arrivals.limits.pop(address, None)
+
+    async def _look_up(self, name: str, limit: float) -> None:
         told = False
         while True:
             try:
-                self._found[name] = await addresses_of(name)
+                found = await addresses_of(name)
             except InvalidRequestError as error:
                 if not told:
                     logger.error("the connection rate of a host is not in force: %s", error)
@@ -106,5 +118,5 @@ class AddressLimits:
                 await anyio.sleep(_LOOK_UP_AGAIN_S)
             else:
                 self._looking_up.pop(name, None)
-                self._apply()
+                self._put(name, found, limit)
                 return

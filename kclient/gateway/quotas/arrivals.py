@@ -50,7 +50,7 @@ class Arrivals:
         self._by_listener = {name: WindowedRate(window) for name in most_of}
         self._by_address: dict[str, WindowedRate] = {}
         self._swept = 0
-        self.limits: Mapping[str, float] = {}
+        self.limits: dict[str, float] = {}
         """What single addresses may send in a second."""
         self.default: float | None = None
         """And all others, each."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import time
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kclient.errors import InvalidRequestError
+from kclient.gateway.quotas.addresses import AddressLimits
 from kclient.gateway.quotas.arrivals import Arrivals
 from kclient.gateway.quotas.charges import Throttles
 from kclient.gateway.quotas.clients import ClientQuotas
@@ -277,3 +279,30 @@ def test_how_fast_connections_may_come() -> None:
     for number in range(30_000):
         arrivals.refused_for(f"10.1.{number // 256}.{number % 256}")
     assert len(arrivals._by_address) <= 10_000
+
+
+def _addresses() -> tuple[Arrivals, AddressLimits]:
+    arrivals = Arrivals(WINDOW, lambda: INT_MAX, {}, lambda: 0.0, Throttles())
+    return arrivals, AddressLimits(arrivals, lambda *_, **__: pytest.fail("there is nothing to look up"))
+
+
+def test_thousands_of_addresses_take_time_for_each_and_not_for_all_others() -> None:
+    arrivals, limits = _addresses()
+    begun = time.process_time()
+    for number in range(10_000):
+        limits.put(f"10.0.{number // 256}.{number % 256}", 5.0)
+    assert time.process_time() - begun < 2.0, "one for each pair of them takes ten times as long"
+    assert len(arrivals.limits) == 10_000
+
+
+def test_an_address_that_is_written_in_several_ways() -> None:
+    arrivals, limits = _addresses()
+    limits.put("::1", 1.0)
+    limits.put("0:0:0:0:0:0:0:1", 2.0)
+    assert arrivals.limits == {"::1": 2.0}, "the last one holds"
+    limits.put("::1", 3.0)
+    assert arrivals.limits == {"::1": 3.0}
+    limits.put("::1", None)
+    assert arrivals.limits == {"::1": 2.0}, "the other is left"
+    limits.put("0:0:0:0:0:0:0:1", None)
+    assert arrivals.limits == {}
