@@ -395,7 +395,8 @@ async def assemble(
     client_quotas = ClientQuotas(window, _window(config, MUTATION_WINDOW), quota_memory)
     throttles = Throttles()
     arrivals = Arrivals(window, config.live_int(MAX_CREATION_RATE), listener_rates, clock.now, throttles)
-    quotas = QuotaEntries(client_quotas, AddressLimits(arrivals, spawn), manager, lease, shields, quota_memory)
+    limits = AddressLimits(arrivals, spawn)
+    quotas = QuotaEntries(client_quotas, limits, manager, lease, shields, quota_memory, queue.flow())
     charged = RequestQuotas(client_quotas, throttles, clock.now, from_gateway)
     levels = FeatureLevels(features, manager, lease, cluster, shields)
     table = HandlerTable(

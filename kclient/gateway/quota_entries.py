@@ -16,6 +16,7 @@ from kclient.gateway.rows.keys import QUOTAS
 from kclient.gateway.rows.quotas import decode_quotas, encode_quotas, parse_quota_key, quota_key
 from kclient.htp.errors import ConflictError
 from kclient.htp.rows import scan_pages
+from kclient.net.fair_queue import Pace
 
 if TYPE_CHECKING:
     from kclient.gateway.ownership import HeldLease
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from kclient.gateway.shields import Shields
     from kclient.htp.port import Change, Manager, Versioned
     from kclient.memory_ledger import LimitedAccount
+    from kclient.net.fair_queue import Flow
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.quotas")
 
@@ -49,6 +51,7 @@ class QuotaEntries:
         lease: Under which they are kept.
         shields: Keep a change from being left half done.
         memory: Where they count.
+        flow: In whose turns long work is done.
     """
 
     prefixes: tuple[str, ...] = (QUOTAS,)
@@ -62,6 +65,7 @@ class QuotaEntries:
         lease: HeldLease,
         shields: Shields,
         memory: LimitedAccount,
+        flow: Flow,
     ) -> None:
         self._clients = clients
         self._addresses = addresses
@@ -69,6 +73,7 @@ class QuotaEntries:
         self._lease = lease
         self._shields = shields
         self._memory = memory
+        self._flow = flow
         self._quotas: dict[Entity, Quotas] = {}
         self._changing = anyio.Lock()
 
@@ -79,25 +84,30 @@ class QuotaEntries:
 
     async def read_all(self) -> None:
         """Have in force what the rows say now. Raises `HtpError` if the store fails."""
+        pace = Pace(self._flow)
         async with self._changing:
-            there: dict[str, Versioned] = {}
+            before, there = list(self._quotas), set[str]()
             async for page in scan_pages(self._manager, QUOTAS):
-                there |= page
-            for key in {quota_key(entity) for entity in self._quotas} - there.keys():
-                self._take(key, None)
-            for key, row in there.items():
-                self._take(key, row)
+                there |= page.keys()
+                for key, row in page.items():
+                    await pace.pause()
+                    self._take(key, row)
+            for entity in before:
+                await pace.pause()
+                if quota_key(entity) not in there:
+                    self._put(entity, None)
 
     async def apply(self, changes: Sequence[Change]) -> None:
         """Rows have changed, maybe by another gateway. Raises `HtpError` if the store fails."""
         keys = list(dict.fromkeys(change.key for change in changes))
         async with self._changing:
-            await self._look(keys)
+            await self._look(keys, Pace(self._flow))
 
-    async def _look(self, keys: Sequence[str]) -> dict[str, int]:
+    async def _look(self, keys: Sequence[str], pace: Pace) -> dict[str, int]:
         """Have in force what some rows say; returns their versions, 0 where there is none."""
         found = await self._manager.get(keys)
         for key in keys:
+            await pace.pause()
             self._take(key, found.get(key))
         return {key: found[key].version if key in found else 0 for key in keys}
 
@@ -143,7 +153,9 @@ class QuotaEntries:
             HtpError: The store failed; what it has of it is in force once it is read.
         """
         refused: dict[Entity, KafkaError] = {}
+        pace = Pace(self._flow)
         for entity, change in changes.items():
+            await pace.pause()
             try:
                 for name, value in change.items():
                     if value is not None:
@@ -151,24 +163,31 @@ class QuotaEntries:
             except KafkaError as error:
                 refused[entity] = error
         refused |= await _unknown_hosts(
-            entity
-            for entity, change in changes.items()
-            if entity not in refused and any(value is not None for value in change.values())
+            (
+                entity
+                for entity, change in changes.items()
+                if entity not in refused and any(value is not None for value in change.values())
+            ),
+            pace,
         )
         wanted = {entity: change for entity, change in changes.items() if entity not in refused}
         async with self._changing:
             for left in reversed(range(_TRIES)):
-                versions = await self._look([quota_key(entity) for entity in wanted])
+                versions = await self._look([quota_key(entity) for entity in wanted], pace)
                 after, full = self._altered(wanted)
                 if validate_only or not after:
                     return refused | full
-                rows = {quota_key(entity): encode_quotas(found) if found else None for entity, found in after.items()}
+                rows: dict[str, bytes | None] = {}
+                for entity, found in after.items():
+                    await pace.pause()
+                    rows[quota_key(entity)] = encode_quotas(found) if found else None
                 try:
                     with self._shields.shield():
                         await self._manager.commit(
                             rows, {key: versions[key] for key in rows}, lease=self._lease.current
                         )
                         for entity, found in after.items():
+                            await pace.pause()
                             self._put(entity, found or None)
                 except ConflictError:
                     if not left:
@@ -201,7 +220,7 @@ class QuotaEntries:
         return after, refused
 
 
-async def _unknown_hosts(entities: Iterable[Entity]) -> dict[Entity, KafkaError]:
+async def _unknown_hosts(entities: Iterable[Entity], pace: Pace) -> dict[Entity, KafkaError]:
     """Those entities that are no addresses, nor hosts that are found in ten seconds, and why."""
     found: dict[Entity, KafkaError] = {}
     names = {name: entity for entity in entities for kind, name in entity if kind == IP and name is not None}
@@ -214,6 +233,7 @@ async def _unknown_hosts(entities: Iterable[Entity]) -> dict[Entity, KafkaError]
 
     async with side_by_side(_LOOK_UPS) as begin:
         for name in names:
+            await pace.pause()
             if not is_address(name):
                 await begin(look_up, name)
     return found

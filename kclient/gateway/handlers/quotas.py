@@ -11,6 +11,7 @@ from kclient.gateway.error_codes import Role, put_error
 from kclient.gateway.handlers._work import rows_for
 from kclient.gateway.handlers.handler import Finish, Handler, VersionRange
 from kclient.gateway.quotas.entities import IP, TYPES, entity_of
+from kclient.net.fair_queue import Pace
 from kclient.protocol.messages.users import (
     AlterClientQuotasRequest,
     AlterClientQuotasRequestEntryData,
@@ -37,7 +38,11 @@ _VERSIONS: Final = (0, 1)
 _EXACT, _DEFAULT, _ANY = 0, 1, 2
 """How a component of a filter matches: one name, the default, or all of a type."""
 _MOST: Final = 1000
-"""Entities of one request, and quotas of one of them."""
+"""Entities of one request."""
+_MOST_PARTS: Final = 16
+"""Parts that an entity is given by: it has two at most."""
+_MOST_OPS: Final = 10_000
+"""Quotas of one request."""
 
 Named: TypeAlias = "tuple[tuple[str, str | None], ...]"
 """What an entity consists of, as a request has it."""
@@ -55,15 +60,20 @@ class DescribeClientQuotasHandler(Handler):
         self._access = access
         self._entries = entries
 
-    def begin(self, request: DescribeClientQuotasRequest, context: RequestContext) -> DescribeClientQuotasResponse:
-        """The quotas that a filter finds."""
+    def begin(self, request: DescribeClientQuotasRequest, context: RequestContext) -> Finish:
+        """The quotas that a filter finds; there may be thousands."""
         self._access.check_cluster(context.connection, AclOperation.DESCRIBE_CONFIGS)
         names, kinds = _filter(request)
-        found = [
-            (entity, quotas)
-            for entity, quotas in self._entries.quotas.items()
-            if _matches(dict(entity), names, kinds, strict=request.strict)
-        ]
+        return partial(self._finish, names, kinds, request.strict, Pace(context.connection.flow))
+
+    async def _finish(
+        self, names: dict[str, str | None], kinds: set[str], strict: bool, pace: Pace
+    ) -> DescribeClientQuotasResponse:
+        found: list[tuple[Entity, Quotas]] = []
+        for entity, quotas in list(self._entries.quotas.items()):
+            await pace.pause()
+            if _matches(dict(entity), names, kinds, strict=strict):
+                found.append((entity, quotas))
         return DescribeClientQuotasResponse(error_message=None, entries=rows_for(found, _described))
 
     def fail(
@@ -146,14 +156,21 @@ class AlterClientQuotasHandler(Handler):
         self._access.check_cluster(context.connection, AclOperation.ALTER_CONFIGS)
         if len(request.entries) > _MOST:
             raise InvalidRequestError(f"{len(request.entries)} entities are more than one request may have: {_MOST}")
-        return partial(self._finish, request)
+        if any(len(each.entity) > _MOST_PARTS for each in request.entries):
+            raise InvalidRequestError(f"an entity has {_MOST_PARTS} parts at most")
+        if sum(len(each.ops) for each in request.entries) > _MOST_OPS:
+            raise InvalidRequestError(f"one request has {_MOST_OPS} quotas at most")
+        return partial(self._finish, request, Pace(context.connection.flow))
 
-    async def _finish(self, request: AlterClientQuotasRequest) -> AlterClientQuotasResponse:
+    async def _finish(self, request: AlterClientQuotasRequest, pace: Pace) -> AlterClientQuotasResponse:
         refused: dict[Named, KafkaError] = {}
         changes: dict[Entity, Alteration] = {}
         named: dict[Named, Entity] = {}
+        asked: dict[Named, None] = {}
         for each in request.entries:
+            await pace.pause()
             name = _named(each)
+            asked[name] = None
             try:
                 entity = entity_of(dict(name))
                 if named.pop(name, None) is not None or name in refused:
@@ -165,8 +182,7 @@ class AlterClientQuotasHandler(Handler):
                 refused.setdefault(name, error)
         failed = await self._entries.alter(changes, validate_only=request.validate_only)
         outcomes = refused | {name: failed.get(entity) for name, entity in named.items()}
-        asked = dict.fromkeys(map(_named, request.entries))
-        return AlterClientQuotasResponse(entries=[self._result(name, outcomes[name]) for name in asked])
+        return AlterClientQuotasResponse(entries=rows_for(list(asked), lambda name: self._result(name, outcomes[name])))
 
     def _result(self, name: Named, error: KafkaError | None) -> AlterClientQuotasResponseEntryData:
         row = AlterClientQuotasResponseEntryData(
@@ -187,8 +203,8 @@ class AlterClientQuotasHandler(Handler):
 
 
 def _named(entry: AlterClientQuotasRequestEntryData) -> Named:
-    """What an entry is about; of a type that it has twice the last counts."""
-    names = {each.entity_type: each.entity_name for each in entry.entity}
+    """What an entry is about; of a type that it has twice the last counts. Of too many parts it is the first ones."""
+    names = {each.entity_type: each.entity_name for each in entry.entity[:_MOST_PARTS]}
     return tuple(sorted(names.items(), key=lambda item: _order(item[0])))
 
 
@@ -197,8 +213,6 @@ def _order(kind: str) -> tuple[int, str]:
 
 
 def _alteration(entry: AlterClientQuotasRequestEntryData, entity: Entity) -> Alteration:
-    if len(entry.ops) > _MOST:
-        raise InvalidRequestError(f"{len(entry.ops)} quotas are more than an entity has")
     found: dict[str, float | None] = {}
     for op in entry.ops:
         if op.key in found:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -583,6 +584,60 @@ async def test_more_than_one_request_may_change() -> None:
         answer = await wire(m.AlterClientQuotasRequest(entries=entries[1:]), 1)
         assert {row.error_code for row in answer.entries} == {0}
         assert len(await describe(wire)) == 1000
+
+
+def _entry(names: list[tuple[str, str]], keys: list[str]) -> m.AlterClientQuotasRequestEntryData:
+    return m.AlterClientQuotasRequestEntryData(
+        entity=[m.AlterClientQuotasRequestEntityData(entity_type=kind, entity_name=name) for kind, name in names],
+        ops=[m.OpData(key=key, value=1.0) for key in keys],
+    )
+
+
+@pytest.mark.parametrize(
+    ("entries", "text"),
+    [
+        ([_entry([("user", "x")] * 17, [IN])], "an entity has 16 parts at most"),
+        ([_entry([(str(number), "x") for number in range(20_000)], [IN])], "an entity has 16 parts at most"),
+        (
+            [_entry([("user", str(user))], [str(number) for number in range(100)]) for user in range(101)],
+            "one request has 10000 quotas at most",
+        ),
+    ],
+)
+async def test_more_than_one_entity_may_consist_of(
+    entries: list[m.AlterClientQuotasRequestEntryData], text: str
+) -> None:
+    """They took seconds of the event loop: a request may have millions."""
+    async with running() as (_, wire):
+        answer = await wire(m.AlterClientQuotasRequest(entries=entries), 1)
+        assert {(row.error_code, row.error_message) for row in answer.entries} == {(ErrorCode.INVALID_REQUEST, text)}
+        assert all(len(row.entity) <= 16 for row in answer.entries)
+        assert await describe(wire) == []
+
+
+async def test_thousands_of_entities_leave_the_loop_to_others() -> None:
+    longest = 0.0
+
+    async def watch() -> None:
+        nonlocal longest
+        while True:
+            begun = time.thread_time()
+            await anyio.sleep(0)
+            longest = max(longest, time.thread_time() - begun)
+
+    async with running() as (gateway, _):
+        entries = gateway.parts.quotas
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(watch)
+            await anyio.sleep(0.05)
+            changes = {entity_of({"user": str(number)}): {IN: 1.0} for number in range(4000)}
+            longest = 0.0
+            assert not await entries.alter(changes)
+            assert longest < 0.03, "to change them"
+            await entries.read_all()
+            assert longest < 0.03, "to read them"
+            tasks.cancel_scope.cancel()
+        assert len(entries.quotas) == 4000
 
 
 # Rows
