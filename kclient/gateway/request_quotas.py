@@ -51,6 +51,8 @@ class RequestQuotas:
             size: Its bytes.
         """
         connection = context.connection
+        if connection.principal is ANONYMOUS and connection.advertised.security_protocol in _SASL:
+            return None  # it is about to log in; until then nothing is remembered of the client ids that it says
         limits = connection.limits
         if (
             limits is None
@@ -58,14 +60,14 @@ class RequestQuotas:
             or limits.client_id != context.client_id
             or limits.principal is not connection.principal
         ):
+            if self._exempt(context.client_id):
+                return None
             principal = connection.principal
             limits = connection.limits = self.clients.limits(
                 principal, principal.name, context.client_id, int(self._now() * 1000)
             )
         if not limits.any:
             return None
-        if connection.principal is ANONYMOUS and connection.advertised.security_protocol in _SASL:
-            return None  # it is about to log in
         if self._exempt(context.client_id):
             return None
         charge = Charge(limits, context.place, self._now, connection.flow.clock, self._longest_ms, self.throttles)

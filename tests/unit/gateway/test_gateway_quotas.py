@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -13,14 +14,16 @@ import pytest
 
 from kclient.errors import ErrorCode
 from kclient.gateway import Gateway
-from kclient.gateway.contexts import Principal
+from kclient.gateway.contexts import ANONYMOUS, Principal
 from kclient.gateway.quotas.charges import Charge, Throttles
-from kclient.gateway.quotas.clients import Limits, Meter
+from kclient.gateway.quotas.clients import ClientQuotas, Limits, Meter
 from kclient.gateway.quotas.entities import QuotaKind, entity_of
 from kclient.gateway.quotas.rates import RateWindow, WindowedRate
+from kclient.gateway.request_quotas import RequestQuotas
 from kclient.gateway.rows.inspection import shown_row
 from kclient.gateway.rows.quotas import quota_key
 from kclient.htp import open_store
+from kclient.memory_ledger import MemoryLedger
 from kclient.protocol import messages as m
 from kclient.protocol.framing import encode_request
 from kclient.protocol.message import ApiMessage
@@ -381,6 +384,28 @@ async def test_time_is_what_the_loop_works_on_a_request() -> None:
         scope.cancel()
         await charge.timed(work())
     assert scope.cancelled_caught
+
+
+def test_who_has_not_logged_in_makes_no_meters() -> None:
+    """Else client ids that anybody makes up take the place of what the clients have used that there are."""
+    clients = ClientQuotas(RateWindow(), RateWindow(), MemoryLedger().part(1 << 24).limited("quotas", 1))
+    clients.put(entity_of({"client-id": None}), {IN: 1.0})
+    quotas = RequestQuotas(clients, Throttles(), lambda: 0.0, lambda client_id: client_id == "gateway")
+
+    def charge(client_id: str, protocol: str) -> Charge | None:
+        advertised = SimpleNamespace(security_protocol=protocol)
+        connection = SimpleNamespace(
+            principal=ANONYMOUS, limits=None, advertised=advertised, flow=SimpleNamespace(clock=lambda: 0.0)
+        )
+        context: Any = SimpleNamespace(connection=connection, client_id=client_id, api_key=18, place=None)
+        return quotas.charge(context, 100)
+
+    for number in range(100):
+        assert charge(str(number), "SASL_SSL") is None
+        assert charge("gateway", "PLAINTEXT") is None
+    assert len(clients) == 0
+    assert charge("x", "PLAINTEXT") is not None
+    assert len(clients) == 1
 
 
 # Connections
