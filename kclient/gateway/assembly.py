@@ -145,7 +145,7 @@ _SETTINGS_SHARE: Final = 32
 _TELEMETRY_SHARE: Final = 16
 """And by these metrics."""
 _QUOTAS_SHARE: Final = 64
-"""And by the quotas of clients, and by what is known of what these have used."""
+"""And by the quotas of clients; as much by what is known of what these have used: else many of the former undo all."""
 _SHARES_SHARE: Final = 8
 """And by what share groups read, and by the sessions of their members."""
 
@@ -391,12 +391,14 @@ async def assemble(
             token_settings, manager, lease, shields, memory.limited("delegation tokens", _USERS_SHARE),
             workers, queue.flow(), clock.wall_ms,
         )  # fmt: skip
-    window, quota_memory = _window(config, QUOTA_WINDOW), memory.limited("quotas", _QUOTAS_SHARE)
-    client_quotas = ClientQuotas(window, _window(config, MUTATION_WINDOW), quota_memory)
+    meters = memory.limited("quota meters", _QUOTAS_SHARE)
+    client_quotas = ClientQuotas(_window(config, QUOTA_WINDOW), _window(config, MUTATION_WINDOW), meters)
     throttles = Throttles()
-    arrivals = Arrivals(window, config.live_int(MAX_CREATION_RATE), listener_rates, clock.now, throttles)
+    arrivals = Arrivals(client_quotas.window, config.live_int(MAX_CREATION_RATE), listener_rates, clock.now, throttles)
     limits = AddressLimits(arrivals, spawn)
-    quotas = QuotaEntries(client_quotas, limits, manager, lease, shields, quota_memory, queue.flow())
+    quotas = QuotaEntries(
+        client_quotas, limits, manager, lease, shields, memory.limited("quotas", _QUOTAS_SHARE), queue.flow()
+    )
     charged = RequestQuotas(client_quotas, throttles, clock.now, from_gateway)
     levels = FeatureLevels(features, manager, lease, cluster, shields)
     table = HandlerTable(

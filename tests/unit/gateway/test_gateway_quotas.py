@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import ANY
 
 import anyio
 import pytest
@@ -638,6 +639,24 @@ async def test_more_than_one_entity_may_consist_of(
         assert {(row.error_code, row.error_message) for row in answer.entries} == {(ErrorCode.INVALID_REQUEST, text)}
         assert all(len(row.entity) <= 16 for row in answer.entries)
         assert await describe(wire) == []
+
+
+async def test_quotas_hold_however_many_there_are() -> None:
+    """What clients have used does not have to fit beside the quotas, nor do these beside that."""
+    async with limited(**{IN: 10_000}) as (gateway, client, wire):
+        entries, count = gateway.parts.quotas, 0
+        while not await entries.alter({entity_of({"user": f"{count}-{number}"}): {IN: 1.0} for number in range(1000)}):
+            count += 1
+        other = Client(gateway, "y")
+        assert await alter(wire, {"client-id": None}, **{IN: 10_000}) == (ErrorCode.POLICY_VIOLATION, ANY)
+        assert await alter(wire, {"user": "0-0"}, **{IN: None}) == (0, None)
+        assert await alter(wire, {"client-id": None}, **{IN: 10_000}) == (0, None)
+        batch = batch_of(bytes(6_000))
+        for each in (client, other):
+            assert (await each(produce_request("t", batch), 9)).throttle_time_ms == 0
+        for each in (client, other):
+            assert (await each(produce_request("t", batch), 9)).throttle_time_ms > 0
+        await other.aclose()
 
 
 async def test_thousands_of_entities_leave_the_loop_to_others() -> None:
