@@ -64,7 +64,8 @@ class AddressLimits:
         self._limits: dict[str, dict[str, float]] = {}
         """Of addresses, by the names that were given: of several the last one holds."""
         self._found: dict[str, list[str]] = {}
-        self._looking_up: dict[str, TaskHandle] = {}
+        self._looking_up: dict[str, tuple[object, TaskHandle]] = {}
+        """With what tells the task of one change from that of the next."""
 
     def put(self, name: str | None, limit: float | None) -> None:
         """Allow so many connections a second from an address, or a host; None where it has no rate of its own.
@@ -76,9 +77,9 @@ class AddressLimits:
         if name is None:
             self._arrivals.default = limit
             return
-        task = self._looking_up.pop(name, None)
-        if task is not None:
-            task.cancel()
+        looking_up = self._looking_up.pop(name, None)
+        if looking_up is not None:
+            looking_up[1].cancel()
         for address in self._found.pop(name, ()):
             limits = self._limits[address]
             del limits[name]
@@ -90,7 +91,9 @@ class AddressLimits:
         if is_address(name):
             self._put(name, [plain_address(name)], limit)
         else:
-            self._looking_up[name] = self._spawn(self._look_up, name, limit, name=f"look up {name[:100]}")
+            change = object()
+            task = self._spawn(self._look_up, name, limit, change, name=f"look up {name[:100]}")
+            self._looking_up[name] = change, task
 
     def _put(self, name: str, addresses: list[str], limit: float) -> None:
         self._found[name] = addresses
@@ -106,7 +109,7 @@ class AddressLimits:
         else:
             self._arrivals.limits.pop(address, None)
 
-    async def _look_up(self, name: str, limit: float) -> None:
+    async def _look_up(self, name: str, limit: float, change: object) -> None:
         told = False
         while True:
             try:
@@ -117,6 +120,7 @@ class AddressLimits:
                 told = True
                 await anyio.sleep(_LOOK_UP_AGAIN_S)
             else:
-                self._looking_up.pop(name, None)
-                self._put(name, found, limit)
+                if self._looking_up.get(name, (None,))[0] is change:  # else it was found as the task was cancelled
+                    del self._looking_up[name]
+                    self._put(name, found, limit)
                 return

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kclient.errors import InvalidRequestError
+from kclient.gateway.quotas import addresses
 from kclient.gateway.quotas.addresses import AddressLimits
 from kclient.gateway.quotas.arrivals import Arrivals
 from kclient.gateway.quotas.charges import Throttles
@@ -305,4 +308,37 @@ def test_an_address_that_is_written_in_several_ways() -> None:
     limits.put("::1", None)
     assert arrivals.limits == {"::1": 2.0}, "the other is left"
     limits.put("0:0:0:0:0:0:0:1", None)
+    assert arrivals.limits == {}
+
+
+@pytest.mark.anyio
+async def test_a_host_that_is_found_when_its_rate_has_changed_already(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task is not cancelled any more once what it waits for is there."""
+
+    async def found(_: str) -> list[str]:
+        return ["10.0.0.1"]
+
+    class Task:
+        def cancel(self) -> None:
+            pass
+
+    begun: list[Coroutine[Any, Any, None]] = []
+
+    def spawn(function: Callable[..., Coroutine[Any, Any, None]], *args: object, name: str) -> Task:
+        begun.append(function(*args))
+        return Task()
+
+    monkeypatch.setattr(addresses, "addresses_of", found)
+    arrivals = Arrivals(WINDOW, lambda: INT_MAX, {}, lambda: 0.0, Throttles())
+    limits = AddressLimits(arrivals, spawn)  # type: ignore[arg-type]
+    limits.put("host", 1.0)
+    limits.put("host", 2.0)
+    first, second = begun
+    await first
+    assert arrivals.limits == {}
+    await second
+    assert arrivals.limits == {"10.0.0.1": 2.0}
+    limits.put("host", 3.0)
+    limits.put("host", None)
+    await begun[2]
     assert arrivals.limits == {}
