@@ -162,7 +162,7 @@ class ShareFetchHandler(Handler):
     @staticmethod
     def _is_throttled(context: RequestContext) -> bool:
         """Whether its client has got too much before: it acquires nothing now, for what it acquires it has to get."""
-        return context.charge is not None and context.charge.fetched(0) > 0
+        return context.charge is not None and context.charge.has_too_much()
 
     # Waiting
 

@@ -113,6 +113,13 @@ class Charge:
             self._throttle(QuotaKind.FETCH, throttled)
         return self.throttle_ms
 
+    def has_too_much(self) -> bool:
+        """Whether its client has got too much before: then it has to wait. The time of the request goes on."""
+        meter = self._limits.fetch
+        if meter is not None:
+            self._throttle(QuotaKind.FETCH, meter.measure.throttle_ms(meter.limit, self._now_ms()))
+        return self.throttle_ms > 0
+
     def delivered(self, size: int) -> None:
         """An answer leaves with so many bytes that its client has to get: it may have to wait afterwards."""
         meter = self._limits.fetch

@@ -16,6 +16,7 @@ import pytest
 from kclient.errors import ErrorCode
 from kclient.gateway import Gateway
 from kclient.gateway.contexts import ANONYMOUS, Principal
+from kclient.gateway.handlers.share_fetch import ShareFetchHandler
 from kclient.gateway.quotas.charges import Charge, Throttles
 from kclient.gateway.quotas.clients import ClientQuotas, Limits, Meter
 from kclient.gateway.quotas.entities import QuotaKind, entity_of
@@ -266,6 +267,27 @@ async def test_a_share_fetch_acquires_nothing_while_its_client_is_throttled() ->
         await until(lambda: acquired(client, "a"), lambda outcome: bool(outcome[0]))
         for each in others:
             await each.aclose()
+
+
+async def test_the_time_that_a_share_fetch_takes_to_read_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looks at what its client has got before."""
+
+    async def slow(*_: object) -> None:
+        time.sleep(0.2)
+
+    async with limited(**{TIME: 5.0}) as (gateway, client, _):
+        record = gateway.parts.topics.get("t")
+        assert record is not None
+        monkeypatch.setattr(ShareFetchHandler, "_deliver", slow)
+        partitions = [m.ShareFetchRequestPartition(partition_index=0)]
+        request = m.ShareFetchRequest(
+            group_id="g", member_id="a", share_session_epoch=0, max_wait_ms=0, min_bytes=1, max_bytes=1 << 20,
+            max_records=3, batch_size=1,
+            topics=[m.ShareFetchRequestTopic(topic_id=record.topic_id, partitions=partitions)],
+        )  # fmt: skip
+        answer = await client(request, 2)
+        assert answer.error_code == 0
+        assert answer.throttle_time_ms > 500, "a fifth of a second is four times as much as it may take"
 
 
 # Topics
