@@ -145,7 +145,8 @@ _SETTINGS_SHARE: Final = 32
 _TELEMETRY_SHARE: Final = 16
 """And by these metrics."""
 _QUOTAS_SHARE: Final = 64
-"""And by the quotas of clients; as much by what is known of what these have used: else many of the former undo all."""
+"""And by the quotas of clients; as much by what is known of what these have used, and of addresses: else many of one
+undo the others."""
 _SHARES_SHARE: Final = 8
 """And by what share groups read, and by the sessions of their members."""
 
@@ -394,7 +395,14 @@ async def assemble(
     meters = memory.limited("quota meters", _QUOTAS_SHARE)
     client_quotas = ClientQuotas(_window(config, QUOTA_WINDOW), _window(config, MUTATION_WINDOW), meters)
     throttles = Throttles()
-    arrivals = Arrivals(client_quotas.window, config.live_int(MAX_CREATION_RATE), listener_rates, clock.now, throttles)
+    arrivals = Arrivals(
+        client_quotas.window,
+        config.live_int(MAX_CREATION_RATE),
+        listener_rates,
+        clock.now,
+        throttles,
+        memory.limited("connection rates", _QUOTAS_SHARE),
+    )
     limits = AddressLimits(arrivals, spawn)
     quotas = QuotaEntries(
         client_quotas, limits, manager, lease, shields, memory.limited("quotas", _QUOTAS_SHARE), queue.flow()

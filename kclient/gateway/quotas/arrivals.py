@@ -15,11 +15,14 @@ from kclient.gateway.setting import INT_MAX
 
 if TYPE_CHECKING:
     from kclient.gateway.quotas.charges import Throttles
+    from kclient.memory_ledger import LimitedAccount
 
 __all__ = ["Arrivals"]
 
 _MOST: Final = 10_000
 """Addresses whose rates are known at a time."""
+_RATE: Final = 1_500
+"""About how many bytes of memory one of these takes."""
 
 
 class Arrivals:
@@ -31,6 +34,7 @@ class Arrivals:
         most_of: The same of listeners, by their names, where they have a rate of their own.
         now: Seconds on the gateway's monotonic clock.
         throttles: Counts.
+        memory: Where the rates of addresses count.
     """
 
     def __init__(
@@ -40,12 +44,14 @@ class Arrivals:
         most_of: Mapping[str, int],
         now: Callable[[], float],
         throttles: Throttles,
+        memory: LimitedAccount,
     ) -> None:
         self._window = window
         self._most = most
         self._most_of = most_of
         self._now = now
         self._throttles = throttles
+        self._memory = memory
         self._all = WindowedRate(window)
         self._by_listener = {name: WindowedRate(window) for name in most_of}
         self._by_address: dict[str, WindowedRate] = {}
@@ -93,11 +99,18 @@ class Arrivals:
     def _make_room(self, now: int) -> None:
         """Forget addresses that have sent nothing for so long that nothing is known of them."""
         window = self._window.length_ms
-        if now - self._swept >= window or len(self._by_address) >= _MOST:
+        if now - self._swept >= window or not self._has_room():
             self._swept = now
-            for address in [each for each, rate in self._by_address.items() if now - rate.last >= window]:
-                del self._by_address[address]
-        if len(self._by_address) >= _MOST:  # the least busy ones go
+            self._drop([each for each, rate in self._by_address.items() if now - rate.last >= window])
+        if not self._has_room():  # the least busy ones go
             by_use = sorted(self._by_address, key=lambda each: self._by_address[each].last)
-            for address in by_use[: _MOST // 2]:
-                del self._by_address[address]
+            self._drop(by_use[: len(by_use) - len(by_use) // 2])
+        self._memory.add(_RATE)
+
+    def _has_room(self) -> bool:
+        return len(self._by_address) < _MOST and self._memory.has_room(_RATE)
+
+    def _drop(self, addresses: list[str]) -> None:
+        for address in addresses:
+            del self._by_address[address]
+        self._memory.add(-_RATE * len(addresses))

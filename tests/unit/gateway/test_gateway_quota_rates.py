@@ -21,7 +21,7 @@ from kclient.gateway.quotas.entities import Entity, check_value, entity_of
 from kclient.gateway.quotas.rates import LONGEST_MS, RateWindow, TokenBucket, WindowedRate
 from kclient.gateway.rows.quotas import decode_quotas, encode_quotas, parse_quota_key, quota_key
 from kclient.gateway.setting import INT_MAX
-from kclient.memory_ledger import MemoryLedger
+from kclient.memory_ledger import LimitedAccount, MemoryLedger
 
 WINDOW = RateWindow()
 IN, OUT, TIME, TOPICS = "producer_byte_rate", "consumer_byte_rate", "request_percentage", "controller_mutation_rate"
@@ -262,12 +262,29 @@ def test_rows_that_make_no_sense(quotas: dict[str, float]) -> None:
 # Connections
 
 
+def _memory(size: int = 1 << 30) -> LimitedAccount:
+    return MemoryLedger().part(size).limited("connection rates", 64)
+
+
+def test_a_flood_of_addresses_takes_so_much_memory_and_no_more() -> None:
+    memory, now = _memory(64 << 20), 0.0
+    arrivals = Arrivals(WINDOW, lambda: INT_MAX, {}, lambda: now, Throttles(), memory)
+    arrivals.default = 1.0
+    for number in range(3_000):
+        arrivals.refused_for(f"2001:db8::{number:x}")
+        assert memory.held <= 1 << 20
+    assert memory.held == 1_500 * len(arrivals._by_address) > 0
+    now = 60.0
+    arrivals.refused_for("10.0.0.1")
+    assert memory.held == 1_500 * len(arrivals._by_address) == 1_500, "nothing is known of the others any more"
+
+
 def test_how_fast_connections_may_come() -> None:
     class Label:
         listener = "SLOW"
 
     throttles, now, most = Throttles(), 100.0, INT_MAX
-    arrivals = Arrivals(WINDOW, lambda: most, {"SLOW": 1}, lambda: now, throttles)
+    arrivals = Arrivals(WINDOW, lambda: most, {"SLOW": 1}, lambda: now, throttles, _memory())
     assert [arrivals.pause(object()) for _ in range(100)] == [0.0] * 100, "any other listener"
     assert [arrivals.pause(Label()) for _ in range(12)] == [0.0] * 10 + [1.0] * 2, "a second at most"
     most = 20
@@ -285,7 +302,7 @@ def test_how_fast_connections_may_come() -> None:
 
 
 def _addresses() -> tuple[Arrivals, AddressLimits]:
-    arrivals = Arrivals(WINDOW, lambda: INT_MAX, {}, lambda: 0.0, Throttles())
+    arrivals = Arrivals(WINDOW, lambda: INT_MAX, {}, lambda: 0.0, Throttles(), _memory())
     return arrivals, AddressLimits(arrivals, lambda *_, **__: pytest.fail("there is nothing to look up"))
 
 
@@ -329,7 +346,7 @@ async def test_a_host_that_is_found_when_its_rate_has_changed_already(monkeypatc
         return Task()
 
     monkeypatch.setattr(addresses, "addresses_of", found)
-    arrivals = Arrivals(WINDOW, lambda: INT_MAX, {}, lambda: 0.0, Throttles())
+    arrivals = Arrivals(WINDOW, lambda: INT_MAX, {}, lambda: 0.0, Throttles(), _memory())
     limits = AddressLimits(arrivals, spawn)  # type: ignore[arg-type]
     limits.put("host", 1.0)
     limits.put("host", 2.0)
