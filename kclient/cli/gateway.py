@@ -140,7 +140,7 @@ async def _reload(gateway: Gateway, options: GatewayOptions) -> None:
     """Read settings and certificates again, and tell the log what came of it: what is in use stays where it cannot."""
     settings: dict[str, str] | None = None  # then certificates alone
     try:
-        settings = await anyio.to_thread.run_sync(options.settings.read)
+        settings = await anyio.to_thread.run_sync(options.settings.read_again)
     except ConfigError as error:
         logger.error("SIGHUP: no setting was changed: %s", reason_of(error))
     try:

@@ -10,6 +10,7 @@ from typing import Final
 from kclient.cli.errors import UsageError
 from kclient.cli.logs import FORMATS, LEVELS
 from kclient.cli.settings import parse_config
+from kclient.errors import ConfigError
 from kclient.gateway.config import BrokerConfig
 from kclient.gateway.metrics_server import check_prometheus
 from kclient.gateway.security.listeners import ADVERTISED, LISTENERS, PROTOCOLS, listeners_of
@@ -47,6 +48,8 @@ class GatewaySettings:
         self.of_the_line: dict[str, str] = parse_config([each for each in given or [] if not _is_path(each)])
         """What the command line says."""
         self._without: frozenset[str] = frozenset()
+        self._once: ServerProperties | None = None
+        """What came out of a pipe, which has nothing to say a second time."""
 
     def read(self) -> dict[str, str]:
         """All settings, the file's as it is now.
@@ -55,6 +58,22 @@ class GatewaySettings:
             ConfigError: The file cannot be read, or is none.
         """
         return {**self._of_the_file().settings, **self.of_the_line}
+
+    def read_again(self) -> dict[str, str]:
+        """All settings, as `read`, when they may have changed.
+
+        Raises:
+            ConfigError: The file cannot be read, or is none, or is a pipe.
+        """
+        if self._once is not None:
+            raise ConfigError(f"{self.file} is a pipe or the like, which cannot be read a second time")
+        return self.read()
+
+    def check_for_others(self) -> None:
+        """Raise `UsageError` if other processes could not read the file."""
+        self._of_the_file()
+        if self._once is not None:
+            raise UsageError(f"--processes needs a file that each process can read, and {self.file} is a pipe")
 
     def log_dirs(self) -> str | None:
         """What the file says of Kafka's own logs."""
@@ -82,7 +101,9 @@ class GatewaySettings:
     def _of_the_file(self) -> ServerProperties:
         if self.file is None:
             return ServerProperties({}, None)
-        found = read_server_properties(self.file)
+        found = self._once or read_server_properties(self.file)
+        if self._once is None and not self.file.is_file():  # as of `--config <(…)`, or /dev/stdin
+            self._once = found
         kept = {name: text for name, text in found.settings.items() if name not in self._without}
         return ServerProperties(kept, found.log_dirs)
 

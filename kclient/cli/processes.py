@@ -61,6 +61,7 @@ class ProcessPlan:
             raise UsageError(f"--processes is a number from 1 to {MOST}, not {number}")
         if given.add_user is not None or given.password_file is not None:
             raise UsageError("--add-user does not go with --processes: add the user with a single gateway first")
+        given.settings.check_for_others()
         settings = given.settings.read()
         if LISTENERS in settings:
             raise UsageError(

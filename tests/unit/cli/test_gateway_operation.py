@@ -21,8 +21,10 @@ from typing import Any
 import anyio
 import pytest
 
+from kclient.cli.errors import UsageError
 from kclient.cli.gateway_options import GatewayOptions, GatewaySettings
 from kclient.cli.logs import JsonFormatter, json_line
+from kclient.cli.processes import ProcessPlan
 from kclient.cli.service_manager import ServiceManager
 from kclient.errors import ConfigError
 from kclient.sync import Admin, Producer
@@ -313,3 +315,20 @@ def test_a_service_manager_that_has_gone(
         monkeypatch.setenv("NOTIFY_SOCKET", "@" + name)
         ServiceManager().ready("a\nb")
         assert notified.recv(100) == b"READY=1\nSTATUS=a b"
+
+
+def test_a_pipe_of_settings_is_read_once_and_counts() -> None:
+    reading, writing = os.pipe()
+    try:
+        os.write(writing, b"listeners=PLAINTEXT://127.0.0.1:0\nnum.partitions=7\nlog.dirs=/var/lib/kafka\n")
+        os.close(writing)
+        settings = GatewaySettings([f"/dev/fd/{reading}", "num.partitions=8"])
+        assert settings.log_dirs() == "/var/lib/kafka"
+        for _ in range(2):
+            assert settings.read() == {"listeners": "PLAINTEXT://127.0.0.1:0", "num.partitions": "8"}
+        with pytest.raises(ConfigError, match="cannot be read a second time"):
+            settings.read_again()
+        with pytest.raises(UsageError, match="--processes needs a file"):
+            ProcessPlan(2, GatewayOptions(data="d", settings=settings))
+    finally:
+        os.close(reading)
