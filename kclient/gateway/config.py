@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
@@ -28,6 +28,9 @@ from kclient.gateway.settings_of_brokers import ONLY_INSIDE, PLUGINS, REFUSED, W
 from kclient.net.memory_budget import most_of_one
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.config")
+
+_MOST_TOLD: Final = 20
+"""Unknown names that are told, with what each may have meant."""
 
 T = TypeVar("T")
 
@@ -91,10 +94,7 @@ class BrokerConfig:
         except ConfigError as error:
             raise without_values(error, found.stands_for) from None
         if self._unknown:
-            known = (*BROKER_SETTINGS, *WITHOUT_EFFECT, *REFUSED)
-            raise ConfigError(
-                "; ".join(f"unknown broker setting {shown(name)}{did_you_mean(name, known)}" for name in self._unknown)
-            )
+            raise ConfigError(_of_unknown(self._unknown))
         self._defaults: dict[str, str] = {}
         """Defaults that depend on what was given."""
         self._resolve()
@@ -353,6 +353,15 @@ class BrokerConfig:
         for origin in self.topic_origins(name, overrides):
             return TOPIC_SETTINGS[name].parse(origin.text)
         return TOPIC_SETTINGS[name].parse(TOPIC_SETTINGS[name].default)
+
+
+def _of_unknown(names: Sequence[str]) -> str:
+    """What is told of names that nobody knows: of many, as where it is the wrong file, only the first."""
+    known = (*BROKER_SETTINGS, *WITHOUT_EFFECT, *REFUSED)
+    told = [f"unknown broker setting {shown(name)}{did_you_mean(name, known)}" for name in names[:_MOST_TOLD]]
+    if len(names) > _MOST_TOLD:
+        told.append(f"and {len(names) - _MOST_TOLD} more that are unknown")
+    return "; ".join(told)
 
 
 def _as_text(value: Any) -> str | None:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
+import anyio.to_thread
 
 from kclient.errors import ConfigError, InvalidConfigurationError, InvalidRequestError, KafkaError
 from kclient.gateway.config import BrokerConfig
@@ -205,7 +206,8 @@ class DynamicConfig:
         Raises:
             ConfigError: They are wrong, or do not go together with one another or with what AlterConfigs has set.
         """
-        other = BrokerConfig(given)
+        # in a thread: variables are looked up in files, and names that nobody knows are many when it is the wrong file
+        other = await anyio.to_thread.run_sync(BrokerConfig, dict(given), abandon_on_cancel=True)
         async with self._changing:
             names = self._config.differences(other)
             changed = {name: other.given(name) for name in names if name in BROKER_SETTINGS and name not in READ_ONLY}

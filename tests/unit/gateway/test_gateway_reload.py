@@ -39,6 +39,29 @@ async def test_what_changes_at_once() -> None:
         assert again.left_undone
 
 
+async def test_the_wrong_file_holds_nobody_up() -> None:
+    async with running() as (gateway, _wire):
+        gaps: list[float] = []
+        garbage = {f"kclient.gateway.line.{number}": "of a log" for number in range(5000)}
+        async with anyio.create_task_group() as tasks:
+
+            async def look() -> None:
+                while True:
+                    before = anyio.current_time()
+                    await anyio.sleep(0.001)
+                    gaps.append(anyio.current_time() - before)
+
+            tasks.start_soon(look)
+            await anyio.sleep(0.02)
+            with anyio.fail_after(10):
+                found = await gateway.reload(garbage)
+            tasks.cancel_scope.cancel()
+        assert found.refused is not None
+        assert "and 4980 more" in found.refused
+        assert len(found.refused) < 5000
+        assert max(gaps) < 0.25, gaps
+
+
 async def test_what_alter_configs_has_set_stays() -> None:
     async with running(config={"num.partitions": 2}) as (gateway, wire):
         assert await wire.alter(BROKER, "1", ("num.partitions", 0, "7")) == 0
