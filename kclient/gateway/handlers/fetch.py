@@ -389,6 +389,7 @@ class FetchHandler(Handler):
         if plan.session is not None:
             served = [plan.wanted[number].key for number, row in fetch.rows.items() if row.records]
             self.sessions.answered(plan.session, served)
+        fetch.answered()
         return response
 
     def _respond_small(self, fetch: Fetch) -> FetchResponse:
@@ -409,6 +410,7 @@ class FetchHandler(Handler):
             topic.partitions.append(self._row(fetch, number))
         if session is not None:
             self.sessions.answered(session, [plan.wanted[number].key for number in fetch.rows])
+        fetch.answered()
         return response
 
     def _rows(self, fetch: Fetch, numbers: array[int]) -> Iterator[FetchResponsePartitionData]:

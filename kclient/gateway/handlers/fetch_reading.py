@@ -90,7 +90,7 @@ class Fetch:
         self.rows: dict[int, FetchResponsePartitionData] = {}
         """The partitions that have records, by their numbers in the plan; for the others their state will do."""
         self.counted: list[tuple[TopicTraffic, int]] = []
-        """What of it their topics have counted."""
+        """What of it their topics count when it is answered."""
         self.errors: dict[int, int] = {}
         """The codes of those that cannot be read."""
         self.late: int = 0
@@ -120,8 +120,6 @@ class Fetch:
 
     def clear(self) -> None:
         """What was read is not needed: it is read again when there is more."""
-        for traffic, size in self.counted:  # it is read again, or not at all
-            traffic.bytes_out -= size
         self.counted.clear()
         self.rows, self.errors = {}, {}
         self.lacking = self.full = False
@@ -165,9 +163,12 @@ class Fetch:
             answer.aborted_transactions = list(rows) if len(aborted) <= FEW else lazily(len(aborted), rows)
             self.size += aborted.nbytes
         self.size += size
-        traffic = partition.traffic
-        traffic.bytes_out += size
-        self.counted.append((traffic, size))
+        self.counted.append((partition.traffic, size))
+
+    def answered(self) -> None:
+        """What was read is in the answer: topics count it now, since what they have counted never becomes less."""
+        for traffic, size in self.counted:
+            traffic.bytes_out += size
 
     def fail(self, number: int, error: KafkaError) -> None:
         """A partition cannot be read."""

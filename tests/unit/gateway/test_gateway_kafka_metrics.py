@@ -9,6 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from kclient.gateway import Gateway
+from kclient.gateway.handlers.fetch_reading import Fetch
 from kclient.gateway.kafka_metrics import escaped
 from kclient.net.address import Address
 from tests.gateway_wire import Wire, batch_of, names, running
@@ -71,6 +72,32 @@ async def test_partitions_and_topics() -> None:
     assert found["kafka_controller_kafkacontroller_activecontrollercount_value"] == {(): 1}
     assert found["kafka_network_requestmetrics_requests_total"][("Produce",)] == 3
     assert found["kclient_gateway_requests_total"][()] >= 6
+
+
+async def test_what_a_waiting_fetch_reads_again_is_counted_once_and_never_taken_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[int] = []
+    clear = Fetch.clear
+
+    def look_and_clear(fetch: Fetch) -> None:
+        seen.append(record.traffic.bytes_out)
+        clear(fetch)
+        seen.append(record.traffic.bytes_out)
+
+    async with running() as (gateway, wire):
+        await wire.create("t")
+        await wire.produce("t", batch_of(b"a"))
+        found = gateway.parts.topics.get("t")
+        assert found is not None
+        record = found
+        monkeypatch.setattr(Fetch, "clear", look_and_clear)
+        answer = await wire.fetch("t", 0, min_bytes=100_000, max_wait_ms=100)
+        size = len(answer.records or b"")
+    assert size
+    assert len(seen) >= 2, "it did not wait"
+    assert set(seen) == {0}, "a counter that becomes less is taken for a restart, and for that many bytes more"
+    assert record.traffic.bytes_out == size
 
 
 async def test_groups_whatever_their_names() -> None:
