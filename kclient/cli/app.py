@@ -173,7 +173,9 @@ def gateway(
 ) -> int:
     """Serve Kafka clients; messages are kept in embedded HTP under DIR."""
     from kclient.cli.gateway_options import GatewayOptions, GatewaySettings
+    from kclient.cli.logs import complain_in
 
+    complain_in(log_format)
     options = GatewayOptions(
         data=data,
         listen=listen,

@@ -12,7 +12,7 @@ from typing import Final
 
 from kclient.cli.errors import complain_by
 
-__all__ = ["FORMATS", "LEVELS", "PROCESS", "JsonFormatter", "configure_logs", "json_line"]
+__all__ = ["FORMATS", "LEVELS", "PROCESS", "JsonFormatter", "complain_in", "configure_logs", "json_line"]
 
 LEVELS: Final = ("debug", "info", "warning", "error", "critical")
 FORMATS: Final = ("text", "json")
@@ -91,10 +91,22 @@ def configure_logs(level: str, form: str) -> None:
         form: One of `FORMATS`.
     """
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter(_TEXT))
-    if form == "json":
-        told = os.environ.get(PROCESS, "")
-        process = int(told) if told.isascii() and told.isdigit() else None
-        handler.setFormatter(JsonFormatter(process))
-        complain_by(lambda sentence: json_line("error", "kclient", sentence, process=process))
+    handler.setFormatter(JsonFormatter(_process()) if form == "json" else logging.Formatter(_TEXT))
+    complain_in(form)
     logging.basicConfig(level=level.upper(), handlers=[handler])
+
+
+def complain_in(form: str) -> None:
+    """Have what the command complains of written in this form, before anything can be wrong.
+
+    Args:
+        form: One of `FORMATS`; with another one, which is what is wrong, it stays text.
+    """
+    if form == "json":
+        process = _process()
+        complain_by(lambda sentence: json_line("error", "kclient", sentence, process=process))
+
+
+def _process() -> int | None:
+    told = os.environ.get(PROCESS, "")
+    return int(told) if told.isascii() and told.isdigit() else None

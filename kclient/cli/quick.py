@@ -57,7 +57,9 @@ def quick_gateway(words: list[str]) -> Callable[[], int] | None:
 def _serve(found: dict[str, list[str]]) -> int:
     from kclient.cli.gateway import serve
     from kclient.cli.gateway_options import GatewayOptions, GatewaySettings
+    from kclient.cli.logs import complain_in
 
+    complain_in(found.get("--log-format", ["text"])[0])
     given: dict[str, Any] = {name.removeprefix("--").replace("-", "_"): values[0] for name, values in found.items()}
     given.pop("config", None)
     brokers = given.pop("brokers", None)

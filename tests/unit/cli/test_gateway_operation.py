@@ -332,3 +332,25 @@ def test_a_pipe_of_settings_is_read_once_and_counts() -> None:
             ProcessPlan(2, GatewayOptions(data="d", settings=settings))
     finally:
         os.close(reading)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--config", "nonexistent"], "there is no file 'nonexistent'"),
+        (["--config", "/nonexistent", "--listen", "127.0.0.1:0"], "/nonexistent cannot be read"),
+        (["--health", "nowhere"], "'nowhere' has no port"),
+        (["--processes", "2", "--config", "listeners=PLAINTEXT://:0"], "--processes does not go with listeners"),
+        (["--processes", "2", "--config", "num.partitions=many"], "num.partitions"),
+        (["--password-file", "x"], "--password-file has no effect"),
+    ],
+)
+def test_what_is_wrong_at_the_start_is_a_line_of_json_too(tmp_path: Path, words: list[str], told: str) -> None:
+    command = [sys.executable, "-m", "kclient", "gateway", "--data", str(tmp_path / "d"), "--log-format", "json"]
+    ended = subprocess.run([*command, *words], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 2
+    (line,) = ended.stderr.splitlines()
+    found = json.loads(line)
+    assert found["level"] == "error"
+    assert told in found["message"]
