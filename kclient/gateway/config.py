@@ -188,6 +188,10 @@ class BrokerConfig:
             if name == "broker.id" and text != "-1":  # its name before KRaft
                 self._static.setdefault("node.id", text)
 
+    def has_no_effect(self, name: str, reason: str) -> None:
+        """A setting was given, as of one listener, that changes nothing, for this reason."""
+        self._without_effect[name] = reason
+
     def tell_without_effect(self) -> None:
         """Tell the log of what was given and changes nothing: in a line for each level, reasons with the names."""
         for level, reasons in ((logging.WARNING, False), (logging.INFO, True)):

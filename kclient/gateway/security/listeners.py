@@ -17,6 +17,7 @@ from kclient.gateway.security.oauth_listener import (
 )
 from kclient.gateway.security.tls_listener import TLS_SETTINGS, ListenerTls, tls_of
 from kclient.gateway.settings import BROKER_SETTINGS
+from kclient.gateway.settings_of_brokers import REFUSED, WITHOUT_EFFECT
 from kclient.gateway.settings_of_quotas import MAX_CREATION_RATE
 from kclient.net.address import Address, parse_address
 from kclient.net.sasl.plain import fixed_passwords
@@ -53,11 +54,16 @@ _SASL_SETTINGS: Final = frozenset(
     }
 )
 """Those that can be given for one listener, too."""
+_OF_ONE: Final = _SASL_SETTINGS | TLS_SETTINGS | {MAX_CREATION_RATE}
 _NUMBERS: Final = {
     REAUTHENTICATION: f"a number of milliseconds up to {INT64_MAX}, or 0 for no limit",
     MAX_CREATION_RATE: f"a number of connections up to {INT32_MAX}",
 }
 """What is said of those that are numbers."""
+_OWN: Final = "listener.name."
+_OFFERED: Final = ("plain", "oauthbearer", *(name.lower() for name in SCRAM_MECHANISMS))
+_NOT_OFFERED: Final = {"gssapi": "gateways offer no GSSAPI"}
+"""What settings of mechanisms begin with that are refused where they are enabled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +128,7 @@ def listeners_of(config: BrokerConfig) -> list[GatewayListener]:
         raise ConfigError(f"{ADVERTISED} names the listener {shown(name)}, which {LISTENERS} does not have")
     protocols = _protocols(config)
     _check_names(config, addresses, controllers)
-    _check_tls_is_for(config, [protocols.get(name) for name in addresses])
+    _check_tls_is_for(config, [protocols.get(name) for name in (*addresses, *controllers)])
     found = [_listener(config, name, at, told.get(name), protocols) for name, at in addresses.items()]
     check_oauth_is_for(config, offered=any(each.oauth is not None for each in found))
     return found
@@ -168,14 +174,43 @@ def _protocols(config: BrokerConfig) -> dict[str, str]:
 
 def _check_names(config: BrokerConfig, addresses: Mapping[str, Address], controllers: Collection[str]) -> None:
     """Every setting of a listener is that of one that there is, and is one that listeners have."""
-    settings = _SASL_SETTINGS | TLS_SETTINGS | {MAX_CREATION_RATE}
-    known = {f"listener.name.{name.lower()}.{each}" for name in (*addresses, *controllers) for each in settings}
+    left_out = tuple(f"{_OWN}{name.lower()}." for name in controllers)
     for name in config.of_listeners:
-        if name not in known:
+        if name.startswith(left_out):
+            continue
+        for listener in addresses:
+            own = f"{_OWN}{listener.lower()}."
+            if name.startswith(own) and _is_known(config, name, name.removeprefix(own)):
+                break
+        else:
             raise ConfigError(
-                f"{shown(name)} is no setting of a listener: these begin with listener.name. and the name of one of "
-                f"{LISTENERS} in small letters, and end with one of {', '.join(sorted(settings))}"
+                f"{shown(name)} is no setting of a listener: these begin with {_OWN} and the name of one of "
+                f"{LISTENERS} in small letters, and end with one of {', '.join(sorted(_OF_ONE))}"
             )
+
+
+def _is_known(config: BrokerConfig, name: str, setting: str) -> bool:
+    """Whether one listener may have a setting, and some of Kafka's do. Raises `ConfigError` for what is not taken."""
+    if setting in _OF_ONE:
+        return True
+    mechanism, _, of_it = setting.partition(".")
+    if mechanism in _NOT_OFFERED:
+        config.has_no_effect(name, _NOT_OFFERED[mechanism])
+        return True
+    if mechanism in _OFFERED:
+        setting = of_it
+    if setting == _JAAS:  # it says nothing without a mechanism before it
+        return False
+    if setting in REFUSED:
+        if not REFUSED[setting].harmless(config.of_listeners[name].reveal()):
+            raise ConfigError(f"the broker setting {name} is not taken here: {REFUSED[setting].reason}")
+        return True
+    if setting in WITHOUT_EFFECT:
+        config.has_no_effect(name, WITHOUT_EFFECT[setting])
+        return True
+    if setting in BROKER_SETTINGS:
+        raise ConfigError(f"{name} is not taken here: gateways have {setting} for all listeners together")
+    return False
 
 
 def _check_tls_is_for(config: BrokerConfig, protocols: Sequence[str | None]) -> None:

@@ -171,3 +171,56 @@ def test_files_that_are_none(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=reason) as caught:
             read_server_properties(path)
         assert str(path) in str(caught.value)
+
+
+BOTH = {
+    "listeners": "CLIENTS://127.0.0.1:0,CONTROLLER://127.0.0.1:9093",
+    "controller.listener.names": "CONTROLLER",
+    "listener.security.protocol.map": "CLIENTS:SASL_PLAINTEXT,CONTROLLER:SASL_SSL",
+    "listener.name.clients.sasl.enabled.mechanisms": "SCRAM-SHA-256",
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "listener.name.controller.oauthbearer.sasl.jaas.config",
+        "listener.name.controller.principal.builder.class",
+        "listener.name.controller.sasl.server.callback.handler.class",
+        "ssl.keystore.location",
+    ],
+)
+def test_settings_of_controllers_listeners_are_left_out(name: str) -> None:
+    (found,) = listeners_of(BrokerConfig({**BOTH, name: "/nowhere"}))
+    assert found.name == "CLIENTS"
+
+
+@pytest.mark.parametrize(
+    "name", ["num.network.threads", "ssl.allow.dn.changes", "sasl.login.class", "oauthbearer.sasl.jaas.config"]
+)
+def test_what_has_no_effect_has_none_for_one_listener(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    name = f"listener.name.clients.{name}"
+    config = BrokerConfig({**BOTH, name: "hush"})
+    assert listeners_of(config)
+    with caplog.at_level(logging.INFO):
+        config.tell_without_effect()
+    assert f"{name} (" in caplog.text
+    assert "hush" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("max.connections", "3", "gateways have max.connections for all listeners together"),
+        ("sasl.server.max.receive.size", "3", "sasl.server.max.receive.size for all listeners together"),
+        ("principal.builder.class", "org.example.Builder", "ssl.principal.mapping.rules says"),
+        ("plain.sasl.server.callback.handler.class", "org.example.Users", "it is a class of Java's"),
+        ("max.connection.creation.rate", "3", "connections are limited by their number"),
+        ("sasl.jaas.config", "hush", "is no setting of a listener"),
+        ("unheard.of", "hush", "is no setting of a listener"),
+    ],
+)
+def test_what_one_listener_cannot_have_says_why(name: str, value: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=f"listener.name.clients.{name}.*{told}") as caught:
+        listeners_of(BrokerConfig({**BOTH, f"listener.name.clients.{name}": value}))
+    assert "hush" not in str(caught.value)
