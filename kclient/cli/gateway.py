@@ -7,8 +7,11 @@ import importlib.util
 import logging
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 import anyio
 import anyio.to_thread
@@ -32,6 +35,7 @@ _FULL_AFTER = 100
 
 def serve(options: GatewayOptions) -> int:
     """Run the gateway; returns the exit code: 0 after SIGTERM, 130 after Ctrl-C."""
+    hangups = _Hangups()  # settings are read from here on
     options.check()
     user = _user(options.add_user, options.password_file)
     configure_logs(options.log_level, options.log_format)
@@ -46,7 +50,31 @@ def serve(options: GatewayOptions) -> int:
         config=options.settings.read(),
     )
     uvloop = {"use_uvloop": importlib.util.find_spec("uvloop") is not None}
-    return anyio.run(_serve, gateway, options, user, backend="asyncio", backend_options=uvloop)
+    return anyio.run(_serve, gateway, options, user, hangups, backend="asyncio", backend_options=uvloop)
+
+
+class _Hangups:
+    """SIGHUP before it is received, and after: it ends nothing, and what came early is not lost."""
+
+    def __init__(self) -> None:
+        self.early: bool = False
+        """Whether one has come since settings were read."""
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGHUP, self._note)
+
+    def _note(self, _number: int, _frame: FrameType | None) -> None:
+        self.early = True
+
+    @contextmanager
+    def received(self) -> Iterator[AsyncIterator[signal.Signals]]:
+        """They can be waited for meanwhile; those that come later are ignored, to the end of the process."""
+        with anyio.open_signal_receiver(signal.SIGHUP) as hangups:
+            try:
+                yield hangups
+            finally:
+                signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])
 
 
 def _user(name: str | None, password_file: Path | None) -> tuple[str, Secret] | None:
@@ -71,11 +99,11 @@ async def _add_user(gateway: Gateway, name: str, password: Secret) -> None:
             raise error
 
 
-async def _serve(gateway: Gateway, options: GatewayOptions, user: tuple[str, Secret] | None) -> int:
+async def _serve(gateway: Gateway, options: GatewayOptions, user: tuple[str, Secret] | None, noted: _Hangups) -> int:
     code, tie, manager = 0, Tie(), ServiceManager()
     with (
         anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals,
-        anyio.open_signal_receiver(signal.SIGHUP) as hangups,
+        noted.received() as hangups,
     ):
         check_terminated()  # from here on the signals come to us
         more = ""
@@ -118,11 +146,16 @@ async def _serve(gateway: Gateway, options: GatewayOptions, user: tuple[str, Sec
                 await tie.hold()
                 tasks.cancel_scope.cancel()
 
+            async def reload() -> None:
+                manager.reloading()
+                await _reload(gateway, options)
+                manager.ready(status)
+
             async def reload_when_told() -> None:
+                if noted.early:
+                    await reload()
                 async for _ in hangups:
-                    manager.reloading()
-                    await _reload(gateway, options)
-                    manager.ready(status)
+                    await reload()
 
             tasks.start_soon(manager.keep_alive)
             tasks.start_soon(wait_for_supervisor)

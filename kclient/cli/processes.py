@@ -149,6 +149,8 @@ class _Child:
         self.process: Process | None = None
         self.listens = False
         """Whether it has said so."""
+        self.to_reload = False
+        """Whether SIGHUP has come since it was started, and before it could be told."""
         self.heard = time.monotonic()
         """When it has said the last time that it runs."""
         self.since = time.monotonic()
@@ -189,8 +191,10 @@ class _Processes:
                     async for received in signals:
                         if received == signal.SIGHUP:  # each reads its settings again
                             for child in self._children:
-                                if child.listens:  # else it has just read them, and may not know the signal yet
+                                if child.listens:
                                     child.kill(received)
+                                else:  # it may not know the signal yet
+                                    child.to_reload = True
                             continue
                         if self._code is not None:  # a second one ends all at once
                             received = signal.SIGKILL
@@ -274,6 +278,9 @@ class _Processes:
             self._plan.keep_address(child.place, parse_address(address.split(" ")[0]))
             ready = len(self._lines) == self._plan.number
             child.listens = True
+            if child.to_reload:
+                child.to_reload = False
+                child.kill(signal.SIGHUP)
             self._lines[child.place] = f"{address}{_more_of(more)}"
             if not ready and len(self._lines) == self._plan.number:
                 told = ", ".join(self._lines[place] for place in range(self._plan.number))

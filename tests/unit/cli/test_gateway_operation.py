@@ -354,3 +354,41 @@ def test_what_is_wrong_at_the_start_is_a_line_of_json_too(tmp_path: Path, words:
     found = json.loads(line)
     assert found["level"] == "error"
     assert told in found["message"]
+
+
+def logged(path: Path, text: str, number: int = 1) -> None:
+    until = time.monotonic() + 30
+    while (log := path.read_text()).count(text) < number:
+        assert time.monotonic() < until, log
+        time.sleep(0.005)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_hangup_while_it_starts_is_not_lost(tmp_path: Path, processes: int) -> None:
+    settings, log = tmp_path / "server.properties", tmp_path / "log"
+    settings.write_text("num.partitions=2\nnum.io.threads=8\n")
+    words = ["--config", str(settings), "--listen", "127.0.0.1:0", "--log-level", "info"]
+    if processes > 1:
+        words += ["--processes", str(processes)]
+    command = [sys.executable, "-m", "kclient", "gateway", "--data", str(tmp_path / "data"), *words]
+    with log.open("wb") as errors, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors) as process:
+        try:
+            logged(log, "settings without effect", processes)  # so it has read them
+            settings.write_text("num.partitions=5\n")
+            process.send_signal(signal.SIGHUP)
+            logged(log, "settings changed: num.partitions", processes)
+            process.terminate()
+            assert process.wait(timeout=30) == 0
+        finally:
+            process.kill()
+
+
+@pytest.mark.slow
+def test_hangups_while_it_ends_do_not_kill_it(tmp_path: Path) -> None:
+    with gateway(tmp_path, "--listen", "127.0.0.1:0") as running:
+        running.process.send_signal(signal.SIGTERM)
+        while running.process.poll() is None:
+            running.process.send_signal(signal.SIGHUP)
+            time.sleep(0.0005)
+        assert running.process.returncode == 0
