@@ -12,7 +12,7 @@ import contextlib
 import importlib.util
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -84,7 +84,8 @@ class Page(NamedTuple):
     """As `200 OK`."""
     kind: str
     """Of its content."""
-    body: bytes
+    body: Sequence[bytes | bytearray]
+    """In parts, which all connections share: there may be megabytes."""
 
 
 Pages = Mapping[str, Callable[[], Awaitable[Page]]]
@@ -106,7 +107,7 @@ class MetricsPage:
     def __init__(
         self,
         steps: Callable[[], Generator[None, None, list[GatewayMetric]]],
-        more: Callable[[Flow], Awaitable[bytearray]],
+        more: Callable[[Flow], Awaitable[list[bytearray]]],
         queue: FairQueue,
     ) -> None:
         check_prometheus()
@@ -123,7 +124,7 @@ class MetricsPage:
             if self._made is None or anyio.current_time() - self._made_at >= _FRESH_S:
                 self._made = None
                 kind, body = await anyio.to_thread.run_sync(exposition, await self._collected())
-                self._made = Page(_OK, kind, bytes(body + await self._more(self._queue.flow())))
+                self._made = Page(_OK, kind, [body, *await self._more(self._queue.flow())])
                 self._made_at = anyio.current_time()
             return self._made
 
@@ -143,7 +144,7 @@ def health_pages(health: GatewayHealth) -> Pages:
 
     async def page(report: Callable[[], Awaitable[HealthReport]]) -> Page:
         found = await report()
-        return Page(_OK if found.healthy else "503 Service Unavailable", "application/json", found.json())
+        return Page(_OK if found.healthy else "503 Service Unavailable", "application/json", [found.json()])
 
     return {"/healthz": partial(page, health.alive), "/readyz": partial(page, health.ready)}
 
@@ -237,16 +238,16 @@ class PageServer:
         except Exception:
             logger.exception("metrics cannot be told, or health")
 
-    async def _answer(self, head: bytes) -> bytes:
+    async def _answer(self, head: bytes) -> Sequence[bytes | bytearray]:
         """The response to a request; bodies that come with it are not read."""
         method, target, version = (*head.split(b"\r\n", 1)[0].split(b" "), b"", b"", b"")[:3]
         if not version.startswith(b"HTTP/1."):
-            return _response("400 Bad Request", body=b"This is HTTP/1.1, and that was no request.\n")
+            return _response("400 Bad Request", body=[b"This is HTTP/1.1, and that was no request.\n"])
         if method not in (b"GET", b"HEAD"):
-            return _response("405 Method Not Allowed", "Allow: GET, HEAD\r\n", b"Ask with GET.\n")
+            return _response("405 Method Not Allowed", "Allow: GET, HEAD\r\n", [b"Ask with GET.\n"])
         page = self._pages.get(target.split(b"?", 1)[0].decode("latin-1"))
         if page is None:
-            return _response("404 Not Found", body=f"There is {', '.join(self._pages)}.\n".encode())
+            return _response("404 Not Found", body=[f"There is {', '.join(self._pages)}.\n".encode()])
         found = await page()
         return _response(found.status, kind=found.kind, body=found.body, head_only=method == b"HEAD")
 
@@ -266,20 +267,26 @@ async def _received(sock: socket.socket) -> bytes | None:
     return head if b"\r\n\r\n" in head else b""
 
 
-async def _sent(sock: socket.socket, data: bytes) -> None:
-    left = memoryview(data)
-    while left:
-        with contextlib.suppress(BlockingIOError):
-            left = left[sock.send(left[:_AT_ONCE]) :]
-        await anyio.wait_writable(sock)
+async def _sent(sock: socket.socket, parts: Sequence[bytes | bytearray]) -> None:
+    for part in parts:
+        left = memoryview(part)
+        while left:
+            with contextlib.suppress(BlockingIOError):
+                left = left[sock.send(left[:_AT_ONCE]) :]
+            await anyio.wait_writable(sock)
     sock.shutdown(socket.SHUT_WR)
 
 
 def _response(
-    status: str, more: str = "", body: bytes = b"", *, kind: str = "text/plain; charset=utf-8", head_only: bool = False
-) -> bytes:
+    status: str,
+    more: str = "",
+    body: Sequence[bytes | bytearray] = (),
+    *,
+    kind: str = "text/plain; charset=utf-8",
+    head_only: bool = False,
+) -> Sequence[bytes | bytearray]:
     head = (
-        f"HTTP/1.1 {status}\r\n{more}Content-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
+        f"HTTP/1.1 {status}\r\n{more}Content-Type: {kind}\r\nContent-Length: {sum(map(len, body))}\r\n"
         "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n"
     )
-    return head.encode() + (b"" if head_only else body)
+    return [head.encode(), *(() if head_only else body)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from kclient.errors import ConfigError, IllegalStateError, MissingExtraError
 from kclient.gateway import Gateway, GatewayMetric, MetricType
 from kclient.gateway import metrics_server as server_module
 from kclient.gateway.metrics import MetricRegistry
+from kclient.gateway.metrics_server import Page, PageServer
 from kclient.htp.embedded.files import Files
 from kclient.net.address import Address
 from kclient.sync import Gateway as BlockingGateway
@@ -298,3 +300,27 @@ def test_the_blocking_face() -> None:
     with BlockingGateway(f"memory:{next(names)}", listen=None) as gateway:
         assert values(gateway.metrics())["topics"] == 0
         assert gateway.serve_metrics("127.0.0.1:0").port
+
+
+async def test_who_does_not_read_shares_the_page_with_others() -> None:
+    size = 8 << 20
+
+    async def page() -> Page:
+        return Page("200 OK", "text/plain", shared)
+
+    async with serving() as (gateway, _):
+        shared = [bytes(size)]
+        server = PageServer({"/big": page}, gateway._supervisor.spawn)
+        address = await server.listen(Address("127.0.0.1", 0))
+        streams = []
+        tracemalloc.start()
+        try:
+            for _ in range(10):
+                streams.append(await connected(address))
+                await streams[-1].send(b"GET /big HTTP/1.1\r\n\r\n")
+                assert (await streams[-1].receive(4)) == b"HTTP"
+            assert tracemalloc.get_traced_memory()[1] < size
+        finally:
+            tracemalloc.stop()
+            for stream in streams:
+                await stream.aclose()
