@@ -44,7 +44,7 @@ class JsonFormatter(logging.Formatter):
         if record.stack_info:
             more["stack"] = self.formatStack(record.stack_info)
         return json_line(
-            record.levelname.lower(), record.name, record.getMessage(), at=record.created, pid=record.process,
+            record.levelname.lower(), record.name, _message(record), at=record.created, pid=record.process,
             process=self._process, more=more,
         )  # fmt: skip
 
@@ -80,7 +80,29 @@ def json_line(
     }
     if process is not None:
         fields["process"] = process
-    return json.dumps({**fields, **(more or {}), **fields}, default=str)
+    try:
+        return json.dumps({**fields, **(more or {}), **fields}, default=str, allow_nan=False)
+    except Exception:  # noqa: BLE001  (whatever it was given: the line is told, and is JSON)
+        return json.dumps({**fields, **{key: _told(value) for key, value in (more or {}).items()}, **fields})
+
+
+def _told(value: object) -> object:
+    """A further field, as text if JSON has no such value."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except Exception:  # noqa: BLE001  (as above)
+        try:
+            return str(value)
+        except Exception:  # noqa: BLE001  (as above)
+            return f"<{type(value).__name__}>"
+    return value
+
+
+def _message(record: logging.LogRecord) -> str:
+    try:
+        return record.getMessage()
+    except Exception:  # noqa: BLE001  (it does not fit its arguments, or one cannot be told)
+        return str(record.msg)
 
 
 def configure_logs(level: str, form: str) -> None:
@@ -90,6 +112,8 @@ def configure_logs(level: str, form: str) -> None:
         level: The least severity, one of `LEVELS` in letters of any case.
         form: One of `FORMATS`.
     """
+    if form == "json":
+        logging.captureWarnings(True)  # what Python warns of
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter(_process()) if form == "json" else logging.Formatter(_TEXT))
     complain_in(form)

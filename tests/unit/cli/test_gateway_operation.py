@@ -392,3 +392,24 @@ def test_hangups_while_it_ends_do_not_kill_it(tmp_path: Path) -> None:
             running.process.send_signal(signal.SIGHUP)
             time.sleep(0.0005)
         assert running.process.returncode == 0
+
+
+class Untold:
+    def __str__(self) -> str:
+        raise ValueError("hush")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("-inf"), {(1, 2): 3}, {b"k": 1}, Untold(), [Untold()], b"\xff"])
+def test_a_line_is_json_whatever_it_is_given(value: object) -> None:
+    def refused(constant: str) -> None:
+        raise AssertionError(constant)
+
+    record = logging.makeLogRecord(
+        {"msg": "said %s", "args": ("all",), "levelname": "INFO", "value": value, "sound": 1}
+    )
+    found = json.loads(JsonFormatter().format(record), parse_constant=refused)
+    assert found["message"] == "said all"
+    assert found["sound"] == 1
+    assert isinstance(found["value"], str)
+    record = logging.makeLogRecord({"msg": "%s %d", "args": ("one",)})
+    assert json.loads(JsonFormatter().format(record))["message"] == "%s %d"
