@@ -66,6 +66,7 @@ class ServiceManager:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
                 sock.setblocking(False)
                 sock.connect(target)
-                sock.send("\n".join(line.replace("\n", " ") for line in lines).encode())
+                text = "\n".join(line.replace("\n", " ") for line in lines)
+                sock.send(text.encode(errors="backslashreplace"))  # paths need not be UTF-8, and a status has to be
         except (OSError, ValueError) as error:  # the gateway serves all the same
             logger.warning("the service manager at %s cannot be told that %s: %s", name, lines[0], error)

@@ -314,7 +314,11 @@ def test_a_service_manager_that_has_gone(
         notified.bind("\0" + name)
         monkeypatch.setenv("NOTIFY_SOCKET", "@" + name)
         ServiceManager().ready("a\nb")
+        notified.settimeout(10)
         assert notified.recv(100) == b"READY=1\nSTATUS=a b"
+        monkeypatch.setenv("NOTIFY_SOCKET", "@" + name)
+        ServiceManager().ready("data in /\udcff")  # a path that is not UTF-8
+        assert notified.recv(100) == b"READY=1\nSTATUS=data in /\\udcff"
 
 
 def test_a_pipe_of_settings_is_read_once_and_counts() -> None:
