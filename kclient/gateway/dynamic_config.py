@@ -73,6 +73,8 @@ class DynamicConfig:
         self._taking_over: list[Callable[[], Awaitable[object]]] = []
         self._ignored: dict[str, str] = {}
         """What is kept and not in force: another version knows it, or it does not go together with what was given."""
+        self._half_told = False
+        """Whether not all have taken over what has changed, as when the store failed: the next time they do."""
         self.unreadable: bool = False
         """Whether settings were made that cannot be read: until new ones are, nothing may rely on them."""
 
@@ -216,7 +218,7 @@ class DynamicConfig:
                 (await connection_quota(LimitSettings.of(config))).check({})
             with self._shields.shield():
                 self._config.take_given(changed)
-                if changed:
+                if self._take_up_ignored() or changed or self._half_told:
                     await self._tell()
         altered = tuple(name for name in changed if name in self._config.dynamic)
         return Reloaded(
@@ -224,6 +226,21 @@ class DynamicConfig:
             altered=altered,
             restart=tuple(name for name in names if name not in changed),
         )
+
+    def _take_up_ignored(self) -> bool:
+        """Have in force what was left out and goes together with the others by now; whether there is any."""
+        if not self._ignored:
+            return False
+        before = dict(self._config.dynamic)
+        left = {name: text for name, text in self._ignored.items() if _is_known(name, text)}
+        known = self._going_together({**before, **left})
+        if known.keys() == before.keys():
+            return False
+        self._ignored = {name: text for name, text in self._ignored.items() if name not in known}
+        self._config.set_dynamic(known)
+        taken = known.keys() - before.keys()
+        logger.info("broker settings that were made earlier are in force again: %s", ", ".join(sorted(taken)))
+        return True
 
     async def _alter(self, values: Mapping[str, str], names: Collection[str]) -> None:
         ignored = {name: text for name, text in self._ignored.items() if name not in names}
@@ -235,10 +252,12 @@ class DynamicConfig:
 
     async def _tell(self) -> None:
         """Settings have changed."""
+        self._half_told = True
         for callback in self._when_changed:
             callback()
         for take_over in self._taking_over:
             await take_over()
+        self._half_told = False
 
     async def _write(self, row: bytes) -> int:
         """Have the store keep settings, and return the row's version; where it fails though it has them, they are made.

@@ -8,6 +8,7 @@ import anyio
 import pytest
 
 from kclient.gateway import Gateway, Reloaded
+from kclient.htp.errors import HtpError
 from tests.gateway_tls import broker_authority, gateway_settings
 from tests.gateway_wire import batch_of, names, running
 
@@ -146,3 +147,35 @@ async def test_connections_go_on_amid_reloads() -> None:
             for _ in range(20):
                 assert (await wire.produce("t", batch_of(b"x"))).error_code == 0
         assert gateway.parts.config.get_int("num.partitions") == 20
+
+
+async def test_what_alter_configs_has_set_is_in_force_once_it_goes_together_with_the_file(tmp_path: Path) -> None:
+    least, most = "group.min.session.timeout.ms", "group.max.session.timeout.ms"
+    store = f"embedded:{tmp_path / 'data'}"
+    async with running(store, config={most: 90_000}) as (_, wire):
+        assert await wire.alter(BROKER, "1", (least, 0, "80000")) == 0
+    async with running(store, config={most: 60_000}) as (gateway, _):
+        config = gateway.parts.config
+        assert config.get_int(least) == 6000
+        await gateway.reload({most: 70_000})
+        assert config.get_int(least) == 6000
+        await gateway.reload({most: 90_000})
+        assert config.get_int(least) == 80_000, "as after a restart"
+
+
+async def test_what_not_all_have_taken_over_is_taken_over_the_next_time() -> None:
+    async with running(config={"num.partitions": 2}) as (gateway, _):
+        seen: list[int] = []
+
+        async def take_over() -> None:
+            seen.append(gateway.parts.config.get_int("num.partitions"))
+            if len(seen) == 1:
+                raise HtpError("the store has failed")
+
+        gateway.parts.dynamic.hold_for(take_over)
+        with pytest.raises(HtpError):
+            await gateway.reload({"num.partitions": 3})
+        await gateway.reload({"num.partitions": 3})
+        assert seen == [3, 3]
+        await gateway.reload({"num.partitions": 3})
+        assert seen == [3, 3]
