@@ -7,7 +7,7 @@ what is of a topic by the leader of its first partition, what is of a group by i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import anyio
@@ -239,7 +239,7 @@ class KafkaMetrics:
 
     async def _other_ends(self, pace: Pace) -> Mapping[PartitionId, int]:
         """The ends of partitions of which groups have committed offsets, where they are not known here at once."""
-        wanted: dict[PartitionId, None] = {}
+        wanted: dict[int, dict[PartitionId, None]] = {}
         for managed in list(self._groups.values()):
             for topic, offsets in list(managed.offsets.topics().items()):
                 record = self._topics.get(topic)
@@ -250,10 +250,16 @@ class KafkaMetrics:
                         await pace.pause()
                     partition = record.logs.get(index)
                     if index < record.partitions and (partition is None or partition.state is not PartitionPhase.OPEN):
-                        wanted[PartitionId(record.topic_id, index)] = None
-        asked = list(wanted)
+                        leader = self._leadership.leader(record, index).node_id
+                        wanted.setdefault(leader, {})[PartitionId(record.topic_id, index)] = None
         found: dict[PartitionId, int] = {}
-        with anyio.move_on_after(_PATIENCE_S):  # the rest is told all the same
+
+        async def ask(asked: Sequence[PartitionId]) -> None:
             for place in range(0, len(asked), _ASKED_AT_ONCE):
                 found.update(await self._ends.ends(asked[place : place + _ASKED_AT_ONCE]))
+
+        with anyio.move_on_after(_PATIENCE_S):  # the rest is told all the same
+            async with anyio.create_task_group() as tasks:
+                for each in wanted.values():  # one that does not answer holds up its own alone
+                    tasks.start_soon(ask, list(each))
         return found

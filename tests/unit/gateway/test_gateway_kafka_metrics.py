@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Collection
+from types import SimpleNamespace
+from typing import Any, cast
 
 import anyio
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from kclient.gateway import Gateway
+from kclient.gateway import Gateway, kafka_metrics
 from kclient.gateway.handlers.fetch_reading import Fetch
 from kclient.gateway.kafka_metrics import escaped
+from kclient.gateway.partition_id import PartitionId
 from kclient.net.address import Address
 from tests.gateway_wire import Wire, batch_of, names, running
 from tests.unit.gateway_cluster.together import joined
@@ -162,6 +165,36 @@ async def test_each_is_told_by_one_gateway_of_a_store() -> None:
         lags |= each.get("kafka_consumergroup_lag", {})
     assert lags == {(f"g{group}", "t", str(index)): 2 for group in range(8) for index in range(16)}
     assert [each["kafka_brokers"] for each in found] == [{(): 2}, {(): 2}]
+
+
+async def test_a_leader_that_does_not_answer_takes_nobody_elses_lags_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka_metrics, "_PATIENCE_S", 0.2)
+
+    async def ends(asked: Collection[PartitionId]) -> dict[PartitionId, int]:
+        if any(each.partition == 0 for each in asked):
+            await anyio.sleep_forever()
+        return dict.fromkeys(asked, 7)
+
+    async with running() as (gateway, wire):
+        await wire.create("t", partitions=3)
+        for index in range(3):
+            assert await wire.commit("g", "t", 5, index) == 0
+        parts = gateway.parts
+        leaders: Any = SimpleNamespace(
+            controller_id=9, leads=lambda *_: False, leader=lambda _, index: SimpleNamespace(node_id=10 + index)
+        )
+        record = parts.topics.get("t")
+        assert record is not None
+        monkeypatch.setattr(record, "logs", {})
+        kafka = kafka_metrics.KafkaMetrics(
+            node_id=1, topics=parts.topics, leadership=leaders, groups=parts.groups.table.groups,
+            ends=cast("Any", SimpleNamespace(ends=ends)), gateways=lambda: 4, requests=dict, enabled=lambda: True,
+        )  # fmt: skip
+        text = b"".join(await kafka.text(parts.queue.flow())).decode()
+    for index in (1, 2):
+        assert f'kafka_consumergroup_lag{{consumergroup="g",topic="t",partition="{index}"}} 2\n' in text
+    assert 'lag{consumergroup="g",topic="t",partition="0"}' not in text
+    assert "kafka_consumergroup_lag_sum{" not in text
 
 
 async def produce(one: Wire, other: Wire, partition: int) -> None:
