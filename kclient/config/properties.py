@@ -47,9 +47,11 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
         line = natural.lstrip(_BLANKS)
         if not line or line[0] in "#!":
             continue
+        parts = []
         while _continues(line):
-            line = line[:-1] + next(lines, (0, ""))[1].lstrip(_BLANKS)
-        yield number, line
+            parts.append(line[:-1])
+            line = next(lines, (0, ""))[1].lstrip(_BLANKS)
+        yield number, "".join([*parts, line])
 
 
 def _continues(line: str) -> bool:
@@ -85,7 +87,8 @@ def _unescape(text: str, number: int) -> str:
             digits = text[position : position + 4]
             position += 4
             if len(digits) != 4 or any(digit not in "0123456789abcdefABCDEF" for digit in digits):
-                raise ConfigError(f"line {number} of the properties has a malformed \\u escape: \\u{digits}")
+                # what is there may be of a password
+                raise ConfigError(f"line {number} of the properties has a malformed \\u escape, which has four digits")
             result.append(chr(int(digits, 16)))
         else:
             result.append(_ESCAPES.get(escaped, escaped))

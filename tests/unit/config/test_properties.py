@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -67,3 +69,17 @@ def test_what_is_escaped_comes_back(settings: dict[str, str]) -> None:
 @given(st.text())
 def test_any_text_without_unicode_escapes_is_read(text: str) -> None:
     parse_properties(text.replace("\\u", "\\v"))
+
+
+def test_what_is_malformed_is_not_shown() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_properties("\nssl.key.password=pa\\usec3t")
+    assert "line 2" in str(caught.value)
+    assert "sec" not in str(caught.value)
+
+
+def test_a_line_that_goes_on_and_on_costs_what_its_length_does() -> None:
+    began = time.perf_counter()
+    (found,) = parse_properties("k=" + "x\\\n  " * 100_000 + "\\\\\\\n\\\\y").values()
+    assert time.perf_counter() - began < 1.0
+    assert found == "x" * 100_000 + "\\" + "\\y"
