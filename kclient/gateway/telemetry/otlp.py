@@ -62,8 +62,24 @@ _DISTRIBUTIONS: Final = frozenset({9, 10, 11})
 _GAUGE, _SUM = 5, 7
 _MOST: Final = 256
 """Fields that a point, or what is said of a resource, may have: labels and a few more."""
+_MOST_WITHIN: Final = 2_048
+"""Fields that it may have with all that is within them: a label has four, and those of a point are looked at twice."""
 _AT_ONCE: Final = 256
 """Fields that are read before others may have their turn."""
+
+
+class _Turn:
+    """How much was read since others had their turn."""
+
+    __slots__ = ("fields", "most")
+
+    def __init__(self) -> None:
+        self.fields = 0
+        self.most = _MOST_WITHIN
+
+    def begin(self) -> None:
+        """What comes now is read at once, and has few fields."""
+        self.most = self.fields + _MOST_WITHIN
 
 
 def read_points(data: bytes | bytearray) -> Iterator[PushedPoint | PushedResource | None]:
@@ -78,32 +94,34 @@ def read_points(data: bytes | bytearray) -> Iterator[PushedPoint | PushedResourc
     Raises:
         CorruptRecordError: These are no such bytes, or a point has more to it than any has.
     """
-    for resource_metrics in _messages(memoryview(data), 1):
+    turn = _Turn()
+    for resource_metrics in _messages(memoryview(data), 1, turn):
         if resource_metrics is None:
             yield None
             continue
         resource: list[tuple[str, str]] = []
-        for described in _messages(resource_metrics, 1):
+        for described in _messages(resource_metrics, 1, turn):
             if described is None:
                 yield None
             else:
-                resource += _attributes(described, 1)
+                turn.begin()
+                resource += _attributes(described, 1, turn)
                 _check_few(len(resource))
         yield PushedResource(tuple(resource))
-        for scope_metrics in _messages(resource_metrics, 2):
-            for metric in () if scope_metrics is None else _messages(scope_metrics, 2):
-                yield from (None,) if metric is None else _metric(metric)
+        for scope_metrics in _messages(resource_metrics, 2, turn):
+            for metric in () if scope_metrics is None else _messages(scope_metrics, 2, turn):
+                yield from (None,) if metric is None else _metric(metric, turn)
             yield None
 
 
-def _metric(metric: memoryview) -> Iterator[PushedPoint | None]:
+def _metric(metric: memoryview, turn: _Turn) -> Iterator[PushedPoint | None]:
     name = ""
-    for found in _messages(metric, 1):
+    for found in _messages(metric, 1, turn):
         if found is None:
             yield None
         else:
             name = _text(found)
-    for field in _long(metric):
+    for field in _long(metric, turn):
         if field is None:
             yield None
             continue
@@ -111,17 +129,17 @@ def _metric(metric: memoryview) -> Iterator[PushedPoint | None]:
         if kind != _BYTES:
             continue
         if number == _GAUGE:
-            yield from _points(name, PointKind.GAUGE, _bytes(value))
+            yield from _points(name, PointKind.GAUGE, _bytes(value), turn)
         elif number == _SUM:
-            yield from _sum(name, _bytes(value))
+            yield from _sum(name, _bytes(value), turn)
         elif number in _DISTRIBUTIONS:
-            for point in _messages(_bytes(value), 1):
+            for point in _messages(_bytes(value), 1, turn):
                 yield point if point is None else PushedPoint(name, PointKind.OTHER, (), 0.0)
 
 
-def _sum(name: str, value: memoryview) -> Iterator[PushedPoint | None]:
+def _sum(name: str, value: memoryview, turn: _Turn) -> Iterator[PushedPoint | None]:
     temporality = monotonic = 0
-    for field in _long(value):
+    for field in _long(value, turn):
         if field is None:
             yield None
             continue
@@ -133,17 +151,18 @@ def _sum(name: str, value: memoryview) -> Iterator[PushedPoint | None]:
         kind = PointKind.COUNTER_DELTA if temporality == _DELTA else PointKind.COUNTER
     else:
         kind = PointKind.SUM_DELTA if temporality == _DELTA else PointKind.SUM
-    yield from _points(name, kind, value)
+    yield from _points(name, kind, value, turn)
 
 
-def _points(name: str, kind: PointKind, value: memoryview) -> Iterator[PushedPoint | None]:
-    for point in _messages(value, 1):
+def _points(name: str, kind: PointKind, value: memoryview, turn: _Turn) -> Iterator[PushedPoint | None]:
+    for point in _messages(value, 1, turn):
         if point is None:
             yield None
             continue
+        turn.begin()
         number_of_point: float | None = None
         flags = 0
-        for number, lies, found in _fields(point):
+        for number, lies, found in _fields(point, turn):
             if number == 4 and lies == _FIXED64:
                 number_of_point = _DOUBLE.unpack(_bytes(found))[0]
             elif number == 6 and lies == _FIXED64:
@@ -151,25 +170,25 @@ def _points(name: str, kind: PointKind, value: memoryview) -> Iterator[PushedPoi
             elif number == 8 and isinstance(found, int):
                 flags = found
         if number_of_point is not None and not flags & _NO_VALUE:
-            yield PushedPoint(name, kind, tuple(_attributes(point, 7)), number_of_point)
+            yield PushedPoint(name, kind, tuple(_attributes(point, 7, turn)), number_of_point)
 
 
-def _attributes(message: memoryview, field: int) -> Iterator[tuple[str, str]]:
-    for number_of_field, lies, attribute in _fields(message):
+def _attributes(message: memoryview, field: int, turn: _Turn) -> Iterator[tuple[str, str]]:
+    for number_of_field, lies, attribute in _fields(message, turn):
         if number_of_field != field or lies != _BYTES:
             continue
         key = value = ""
-        for number, kind, found in _fields(_bytes(attribute)):
+        for number, kind, found in _fields(_bytes(attribute), turn):
             if number == 1 and kind == _BYTES:
                 key = _text(found)
             elif number == 2 and kind == _BYTES:
-                value = _any(_bytes(found))
+                value = _any(_bytes(found), turn)
         yield key, value
 
 
-def _any(message: memoryview) -> str:
+def _any(message: memoryview, turn: _Turn) -> str:
     """A value of any type as text; nothing for arrays, maps and bytes."""
-    for number, kind, found in _fields(message):
+    for number, kind, found in _fields(message, turn):
         if number == 1 and kind == _BYTES:
             return _text(found)
         if isinstance(found, int):
@@ -182,27 +201,34 @@ def _any(message: memoryview) -> str:
     return ""
 
 
-def _messages(message: memoryview, field: int) -> Iterator[memoryview | None]:
+def _messages(message: memoryview, field: int, turn: _Turn) -> Iterator[memoryview | None]:
     """The bytes of a field that may come very often; None where others may have their turn."""
-    for found in _long(message):
+    for found in _long(message, turn):
         if found is None:
             yield None
         elif found[0] == field and found[1] == _BYTES:
             yield _bytes(found[2])
 
 
-def _long(message: memoryview) -> Iterator[_Field | None]:
+def _long(message: memoryview, turn: _Turn) -> Iterator[_Field | None]:
     """The fields of a message that may have very many; None where others may have their turn."""
-    for count, field in enumerate(_all_fields(message), 1):
+    for field in _all_fields(message):
+        turn.fields += 1
         yield field
-        if count % _AT_ONCE == 0:
+        if turn.fields >= _AT_ONCE:
+            turn.fields = 0
             yield None
 
 
-def _fields(message: memoryview) -> Iterator[_Field]:
+def _fields(message: memoryview, turn: _Turn) -> Iterator[_Field]:
     """The fields of a message that has few."""
     for count, field in enumerate(_all_fields(message)):
+        turn.fields += 1
         _check_few(count)
+        if turn.fields > turn.most:
+            raise CorruptRecordError(
+                f"pushed metrics have a point or a resource with more than {_MOST_WITHIN} fields within it"
+            )
         yield field
 
 

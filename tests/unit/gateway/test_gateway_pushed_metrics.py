@@ -41,6 +41,14 @@ def me(number: int) -> bytes:
     return number.to_bytes(16, "big")
 
 
+def message(field: int, data: bytes) -> bytes:
+    """A field of a message that is itself one."""
+    length, found = len(data), b""
+    while length > 0x7F:
+        found, length = found + bytes([length & 0x7F | 0x80]), length >> 7
+    return bytes([field << 3 | 2]) + found + bytes([length]) + data
+
+
 # What is read
 
 
@@ -104,12 +112,6 @@ def test_nobody_is_kept_waiting_by_what_says_nothing() -> None:
     size = 200_000
     many = b"\x0a\x00" * (size // 2)
 
-    def message(field: int, data: bytes) -> bytes:
-        length, found = len(data), b""
-        while length > 0x7F:
-            found, length = found + bytes([length & 0x7F | 0x80]), length >> 7
-        return bytes([field << 3 | 2]) + found + bytes([length]) + data
-
     for data in (
         many,
         message(1, many),
@@ -126,6 +128,23 @@ def test_nobody_is_kept_waiting_by_what_says_nothing() -> None:
     for data in (message(1, message(1, many)), message(1, message(2, message(2, message(5, message(1, many)))))):
         with pytest.raises(CorruptRecordError, match="256 fields and more"):
             list(read_points(data))
+
+
+def test_what_is_within_labels_keeps_nobody_waiting() -> None:
+    """A point, or what is said of a resource, is read at once: it has no more fields within its fields than it may."""
+    value = message(2, b"\x28\x00" * 7)
+    label = message(7, value * 200)
+    point = message(1, message(2, message(2, message(5, message(1, b"\x21" + bytes(8) + label * 200)))))
+    resource = message(1, message(1, message(1, value * 200) * 200))
+    for data in (point, resource):
+        with pytest.raises(CorruptRecordError, match="2048 fields within"):
+            list(read_points(data))
+    empty = message(1, message(1, b"\x28\x00" * 250) * 250)
+    assert sum(each is None for each in read_points(empty)) > 100, "what is said of a resource in very many pieces"
+    many = message(1, b"\x21" + bytes(8) + message(7, message(1, b"k") + message(2, message(1, b"v"))) * 250)
+    points = message(1, message(2, message(2, message(1, b"n") + message(5, many * 50))))
+    assert sum(each is None for each in read_points(points)) >= 50
+    assert sum(isinstance(each, PushedPoint) for each in read_points(points)) == 50
 
 
 @given(st.binary(max_size=300), st.integers(0, 299), st.integers(0, 255))
