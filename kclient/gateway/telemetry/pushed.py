@@ -20,14 +20,16 @@ STANDARD: Final = "org_apache_kafka_"
 """What the names of metrics begin with that are served as they are."""
 OTHERS: Final = "client_"
 """What is put before all other names: none may be taken for a metric of the gateway's own."""
+_WHO: Final = ("client_software_name", "client_software_version", "client_source_address")
+"""Labels of what is known of a client, in the order of `PushingClient`."""
 _NO_NAME: Final = re.compile(r"[^a-zA-Z0-9_]")
 _ESCAPED: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 _LONGEST: Final = 4_096
-"""Characters that the labels of a value may take, with its name."""
+"""Characters that the labels of a value may take, those of its client among them, with its name."""
 _ONE: Final = 300
 """About how many bytes of memory a value takes, beside its name and labels."""
 _AT_ONCE: Final = 64
-"""Points that are taken before others may have their turn."""
+"""Points that are taken, and values that are looked at, before others may have their turn."""
 _SWEEP_S: Final = 10.0
 _COUNTERS: Final = frozenset({PointKind.COUNTER, PointKind.COUNTER_DELTA})
 _DELTAS: Final = frozenset({PointKind.COUNTER_DELTA, PointKind.SUM_DELTA})
@@ -47,14 +49,18 @@ class _Series:
 class _Client:
     """What a client has pushed."""
 
-    __slots__ = ("expires", "head", "info", "life", "series")
+    __slots__ = ("expires", "head", "held", "info", "life", "looked_at", "series")
 
     def __init__(self) -> None:
+        self.looked_at = float("-inf")
+        """When those of its values were looked for that it does not push any more."""
         self.head = ""
         """Its labels at each value."""
         self.info = ""
         """All of its labels."""
         self.life = self.expires = 0.0
+        self.held = 0
+        """About how many bytes of memory it takes."""
         self.series: dict[tuple[str, str], _Series] = {}
         """By the metric's name, and the labels beside those of the client."""
 
@@ -110,78 +116,108 @@ class PushedMetrics:
         if found is not None:
             found.life = life_of(interval_ms)
             found.expires = now + found.life
+        who, name, kind, family = "", "", PointKind.OTHER, ""
         for count, point in enumerate(points, 1):
             if point is None:
                 pass
             elif found is None:
                 self.left_out["series"] += isinstance(point, PushedPoint)
             elif isinstance(point, PushedResource):
-                self._tell_who(found, client, point.attributes)
+                who = who or self._who(found, client)
+                self._tell_who(found, who, point.attributes)
             elif point.kind is PointKind.OTHER:
                 self.left_out["distribution"] += 1
+            elif len(point.name) > _LONGEST:
+                self.left_out["labels"] += 1
             else:
-                self._put(found, point, now)
+                if point.name is not name or point.kind is not kind:  # once for each metric, however many points it has
+                    name, kind = point.name, point.kind
+                    family = _family(name, counter=kind in _COUNTERS)
+                self._put(found, family, point, now)
             if point is None or count % _AT_ONCE == 0:
                 yield
                 if self._clients.get(instance_id) is not found:
                     return  # it took so long that the client counts as gone
         if found is None:
             return
-        for key in [key for key, series in found.series.items() if series.pushed + found.life < now]:
-            self._drop(found, key)
+        if now >= found.looked_at + _SWEEP_S:
+            found.looked_at = now
+            yield from self._drop_old(found, now)
+
+    def _drop_old(self, found: _Client, now: float) -> Iterator[None]:
+        """Forget what a client does not push any more."""
+        for count, (key, series) in enumerate(list(found.series.items()), 1):
+            if series.pushed + found.life < now and found.series.get(key) is series:
+                self._drop(found, key)
+            if count % _AT_ONCE == 0:
+                yield
 
     def _new(self, instance_id: bytes, client: PushingClient) -> _Client | None:
         """A client that has not pushed before; None if there is no room for it."""
         found = _Client()
         found.head = _labels({"client_id": client.client_id or "", "client_instance_id": told_id(instance_id)})
-        size = _size("", found.head)
-        if not self._has_room(size) or len(found.head) > _LONGEST:
+        size = _size(found.head)
+        if len(found.head) > _LONGEST or not self._has_room(size):
             return None
         self.series += 1  # it has a value of its own
-        self._memory.add(size)
+        self._hold(found, size)
         self._clients[instance_id] = found
         return found
 
     def _has_room(self, size: int) -> bool:
         return self.series < self._most() and self._memory.has_room(size)
 
-    def _tell_who(self, found: _Client, client: PushingClient, resource: Attributes) -> None:
-        told = {
-            "client_software_name": client.software_name,
-            "client_software_version": client.software_version,
-            "client_source_address": client.address,
-        }
-        labels = f"{found.head},{_labels(told)}"
-        more = _labels({name: value for name, value in _told(resource).items() if name not in told})
-        if len(labels) + len(more) > _LONGEST:
+    def _who(self, found: _Client, client: PushingClient) -> str:
+        """The labels that say who a client is, whatever it says of itself."""
+        labels = f"{found.head},{_labels(dict(zip(_WHO, client[1:4], strict=True)))}"
+        if len(labels) <= _LONGEST:
+            return labels
+        self.left_out["labels"] += 1
+        return found.head
+
+    def _tell_who(self, found: _Client, labels: str, resource: Attributes) -> None:
+        more = ""
+        if fits := _length(resource) <= _LONGEST:
+            more = _labels({name: value for name, value in _told(resource).items() if name not in _WHO})
+        if not fits or len(labels) + len(more) > _LONGEST:
             self.left_out["labels"] += 1
         elif more:
             labels = f"{labels},{more}"
-        self._memory.add(2 * (len(labels) - len(found.info)))
+        size = _bytes(labels) - _bytes(found.info)
+        if not self._memory.has_room(size):
+            self.left_out["labels"] += 1
+            return
+        self._hold(found, size)
         found.info = labels
 
-    def _put(self, found: _Client, point: PushedPoint, now: float) -> None:
-        counter = point.kind in _COUNTERS
-        key = _family(point.name, counter=counter), _labels(_told(point.attributes))
+    def _put(self, found: _Client, family: str, point: PushedPoint, now: float) -> None:
+        if _length(point.attributes) > _LONGEST:
+            self.left_out["labels"] += 1
+            return
+        key = family, _labels(_told(point.attributes))
         series = found.series.get(key)
         if series is None:
-            size = _size(*key)
-            if len(key[0]) + len(key[1]) > _LONGEST:
+            size = _size(found.head, *key)
+            if len(found.head) + len(key[0]) + len(key[1]) > _LONGEST:
                 self.left_out["labels"] += 1
                 return
             if not self._has_room(size):
                 self.left_out["series"] += 1
                 return
-            series = found.series[key] = _Series(counter=counter)
+            series = found.series[key] = _Series(counter=point.kind in _COUNTERS)
             self.series += 1
-            self._memory.add(size)
+            self._hold(found, size)
         series.value = point.value + (series.value if point.kind in _DELTAS else 0.0)
         series.pushed = now
 
     def _drop(self, found: _Client, key: tuple[str, str]) -> None:
         del found.series[key]
         self.series -= 1
-        self._memory.add(-_size(*key))
+        self._hold(found, -_size(found.head, *key))
+
+    def _hold(self, found: _Client, size: int) -> None:
+        found.held += size
+        self._memory.add(size)
 
     def sweep(self, now: float) -> None:
         """Forget the clients that were not heard of for so long that they have gone.
@@ -192,10 +228,8 @@ class PushedMetrics:
         self._sweep_at = now + _SWEEP_S
         for instance_id in [each for each, found in self._clients.items() if found.expires <= now]:
             found = self._clients.pop(instance_id)
-            for key in list(found.series):
-                self._drop(found, key)
-            self.series -= 1
-            self._memory.add(-_size("", found.head) - 2 * len(found.info))
+            self.series -= 1 + len(found.series)
+            self._memory.add(-found.held)
 
     def exposition(self, now: float) -> Callable[[], bytes]:
         """What makes the values as they are now: lines in Prometheus' text format, in any thread.
@@ -217,11 +251,18 @@ def _exposition(clients: list[_Client]) -> bytes:
             kinds.setdefault(family, set()).add(series.counter)
             every = f"{client.head},{labels}" if labels else client.head
             lines.append(f"{family}{{{every}}} {_number(series.value)}\n")
-    parts = [f"# HELP {INFO} Who a client is that pushes metrics.\n# TYPE {INFO} gauge\n", *infos] if infos else []
+    head = f"# HELP {INFO} Who a client is that pushes metrics.\n# TYPE {INFO} gauge\n"
+    parts = [_encoded([head, *infos])] if infos else []
     for family, lines in families.items():
         kind = "untyped" if len(kinds[family]) > 1 else "counter" if True in kinds[family] else "gauge"
-        parts += [f"# HELP {family} Pushed by clients.\n# TYPE {family} {kind}\n", *lines]
-    return "".join(parts).encode("utf-8", "replace")
+        parts.append(_encoded([f"# HELP {family} Pushed by clients.\n# TYPE {family} {kind}\n", *lines]))
+        lines.clear()
+    return b"".join(parts)
+
+
+def _encoded(lines: list[str]) -> bytes:
+    """Lines as bytes: made one by one, so that the event loop may go on in between."""
+    return b"".join([line.encode("utf-8", "replace") for line in lines])
 
 
 def _number(value: float) -> str:
@@ -253,5 +294,16 @@ def _labels(labels: Mapping[str, str]) -> str:
     return ",".join(f'{name}="{value.translate(_ESCAPED)}"' for name, value in labels.items())
 
 
-def _size(family: str, labels: str) -> int:
-    return _ONE + 2 * (len(family) + len(labels))
+def _length(attributes: Attributes) -> int:
+    """Characters of attributes: as labels they have more."""
+    return sum(len(name) + len(value) for name, value in attributes)
+
+
+def _size(head: str, family: str = "", labels: str = "") -> int:
+    """About how many bytes of memory a value takes: its texts, which are on the page too, as its client's are."""
+    return _ONE + _bytes(family) + _bytes(labels) + (_bytes(head) if not family else _bytes(head) // 2)
+
+
+def _bytes(text: str) -> int:
+    """Of a text that is kept, and on the page."""
+    return 2 * len(text) if text.isascii() else 8 * len(text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -244,6 +245,65 @@ def test_memory_bounds_it() -> None:
         take(pushed, number, rows, 0.0)
     assert held.held <= 64 << 10
     assert pushed.left_out["series"] > 9_000
+
+
+def test_a_push_costs_what_it_is_long() -> None:
+    """A long name is read once for all points, and nothing is made of what is too long to be kept."""
+    pushed = PushedMetrics(lambda: 100, account())
+    name = "\xe9" * 400_000
+    rows = [PushedPoint(name, PointKind.GAUGE, (), 1.0)] * 5_000
+    began = time.process_time()
+    take(pushed, 1, rows, 0.0)
+    take(pushed, 1, [PushedPoint("x", PointKind.GAUGE, ((name, name),), 1.0)] * 5_000, 0.0)
+    assert time.process_time() - began < 2, "and not minutes"
+    assert pushed.left_out["labels"] == 10_000
+    long = "x." * 2_000
+    began = time.process_time()
+    take(pushed, 1, [PushedPoint(long, PointKind.GAUGE, (), 1.0)] * 50_000, 0.0)
+    assert time.process_time() - began < 2
+    assert pushed.series == 2
+
+
+def test_few_values_are_pushed_at_a_small_cost() -> None:
+    pushed = PushedMetrics(lambda: 10**6, account())
+    take(pushed, 1, [PushedPoint(f"m{row}", PointKind.GAUGE, (), 1.0) for row in range(20_000)], 0.0)
+    steps = pushed.take(me(1), CLIENT, 30_000, points(PointKind.GAUGE, 1.0), 5.0)
+    assert list(steps) == [], "what it pushes no more is not looked for each time"
+    assert sum(1 for _ in pushed.take(me(1), CLIENT, 30_000, points(PointKind.GAUGE, 1.0), 94.0)) > 300
+    assert pushed.series == 2
+
+
+def test_the_texts_of_a_client_count_and_are_bounded() -> None:
+    held = account(64 << 20)
+    pushed = PushedMetrics(lambda: 10**9, held)
+    wordy = PushingClient("c", "s" * 30_000, "1" * 30_000, "10.0.0.1", None)
+    for number in range(100):
+        for _ in pushed.take(me(number), wordy, 30_000, [PushedResource((("r", "x"),))], 0.0):
+            pass
+    page = pushed.exposition(0.0)().decode()
+    assert len(page) < 20_000
+    assert page.count('r="x"') == 100, "what it says of itself is told all the same"
+    assert pushed.left_out["labels"] == 100
+    long_id = PushingClient("\u20ac" * 3_000, "s", "1", "10.0.0.1", None)
+    rows = [PushedPoint(f"m{row}", PointKind.GAUGE, (("k", "v" * 900),), 1.0) for row in range(10_000)]
+    for _ in pushed.take(me(200), long_id, 30_000, [PushedResource((("r" * 2_000, "x"),)), *rows], 0.0):
+        pass
+    assert len(pushed.exposition(0.0)()) <= held.held <= 64 << 20
+    assert pushed.left_out["series"] > 1_000
+    short_id = PushingClient("c" * 4_000, "s", "1", "10.0.0.1", None)
+    for _ in pushed.take(me(201), short_id, 30_000, [PushedPoint("m", PointKind.GAUGE, (("k", "v" * 90),), 1.0)], 0.0):
+        pass
+    assert pushed.left_out["labels"] >= 102, "the name and all labels are 4,096 characters at most"
+    assert pushed.exposition(1e6)() == b""
+    assert held.held == 0
+
+
+def test_there_is_no_memory_for_what_clients_say_of_themselves_without_end() -> None:
+    held = account(64 << 10)
+    pushed = PushedMetrics(lambda: 10**9, held)
+    for number in range(100):
+        take(pushed, number, [PushedResource((("r", "x" * 3_000),))], 0.0)
+    assert held.held <= (64 << 10) * 3 / 8, "which is all that may be refused"
 
 
 # Who may do what when
