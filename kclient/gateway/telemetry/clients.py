@@ -32,7 +32,7 @@ class ClientTelemetry:
         self.offered: bool = False
         """Whether somebody reads what is pushed: then ApiVersions tells of it, and it is kept."""
         self._ids: dict[ConnectionContext, bytes] = {}
-        """The client that was heard of first by a connection, which is forgotten with it."""
+        """The client that was heard of last by a connection, which is forgotten with it."""
 
     def heard(self, instance_id: bytes, context: RequestContext, now: float) -> Generator[None, None, ClientInstance]:
         """A client is heard of, in steps: it, as it is known from now on.
@@ -43,7 +43,9 @@ class ClientTelemetry:
             now: Seconds on the monotonic clock.
         """
         client = self.instances.who(instance_id, _client_of(context))
-        wanted = yield from self.configs.wanted(client.values(instance_id))
+        wanted = self.instances.wanted_of(instance_id, self.configs.version)
+        if wanted is None:
+            wanted = yield from self.configs.wanted(client.values(instance_id))
         connection = context.connection
         if not connection.gone:
             if connection not in self._ids:

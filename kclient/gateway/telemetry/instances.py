@@ -203,6 +203,11 @@ class ClientInstances:
         known = self._known.get(instance_id)
         return client if known is None else known.client
 
+    def wanted_of(self, instance_id: bytes, version: int) -> WantedMetrics | None:
+        """What is wanted of the client of an id; None unless that is known as of this version of the subscriptions."""
+        known = self._known.get(instance_id)
+        return known.wanted if known is not None and known.wanted.version == version else None
+
     def heard(self, instance_id: bytes, client: PushingClient, wanted: WantedMetrics, now: float) -> ClientInstance:
         """A client is heard of: it, as it is known from now on.
 

@@ -11,7 +11,7 @@ from kclient.gateway.named_settings import NamedSettings
 from kclient.gateway.rows.keys import CLIENT_METRICS
 from kclient.gateway.setting import SettingType, as_list
 from kclient.gateway.settings_of_telemetry import CLIENT_METRICS_SETTINGS, DEFAULT_INTERVAL_MS
-from kclient.gateway.telemetry.java_order import java_order
+from kclient.gateway.telemetry.java_order import java_order, java_order_in_steps
 from kclient.gateway.telemetry.matching import ClientPattern, matches, read_patterns
 
 if TYPE_CHECKING:
@@ -25,7 +25,14 @@ SOURCE_CLIENT_METRICS: Final = 7
 ALL: Final = "*"
 """In place of beginnings of names: all metrics."""
 _SHORTEST_MS, _LONGEST_MS = 100, 3_600_000
-_REMEMBERED: Final = 1_024
+_REMEMBERED: Final = 65_536
+"""Names of subscriptions, and of the metrics that they want together, that are remembered."""
+_TEXT: Final = 100
+"""About how many bytes of memory a text of a list takes, beside its characters."""
+_AT_ONCE: Final = 64
+"""Subscriptions that are looked at before others may have their turn, where nothing has to match."""
+_PATTERN: Final = 16
+"""A pattern takes as long as so many of them."""
 
 
 class WantedMetrics(NamedTuple):
@@ -61,15 +68,17 @@ class ClientMetricsConfigs(NamedSettings):
         self._subscriptions: dict[str, _Subscription] = {}
         self._wanted: dict[tuple[str, ...], WantedMetrics] = {}
         """By the names of the subscriptions that are about a client."""
+        self._remembered = 0
         self.on_change(self._changed)
 
     def _size(self, name: str, values: Mapping[str, str]) -> int:
         patterns = read_patterns(as_list(values.get("match", "")))
-        return super()._size(name, values) + sum(each.size for each in patterns.values())
+        texts = _TEXT * sum(text.count(",") for text in values.values())
+        return super()._size(name, values) + texts + sum(each.size for each in patterns.values())
 
     def _changed(self, name: str) -> None:
         self.version += 1
-        self._wanted.clear()
+        self._forget()
         values = self.of(name)
         if not values:
             self._subscriptions.pop(name, None)
@@ -82,31 +91,47 @@ class ClientMetricsConfigs(NamedSettings):
         )
 
     def wanted(self, values: Mapping[str, str | None]) -> Generator[None, None, WantedMetrics]:
-        """What is wanted of a client, in steps.
+        """What is wanted of a client, in steps: as the subscriptions are at its beginning.
+
+        Whoever is told looks at `version` again the next time: it may have grown meanwhile.
 
         Args:
             values: What `match` looks at, by attribute; None for what is not known.
         """
-        while True:
-            version, found = self.version, []
-            for name, subscription in list(self._subscriptions.items()):
-                if (yield from matches(subscription.patterns, values)):
-                    found.append(name)
-            if version == self.version:
-                return self._together(tuple(found))
+        version, chosen, work = self.version, {}, 0
+        for name, subscription in list(self._subscriptions.items()):
+            if (yield from matches(subscription.patterns, values)):
+                chosen[name] = subscription
+            work += 1 + _PATTERN * len(subscription.patterns)
+            if work >= _AT_ONCE:
+                work = 0
+                yield
+        return (yield from self._together(chosen, version))
 
-    def _together(self, names: tuple[str, ...]) -> WantedMetrics:
+    def _together(self, chosen: Mapping[str, _Subscription], version: int) -> Generator[None, None, WantedMetrics]:
+        names = tuple(chosen)
         known = self._wanted.get(names)
-        if known is not None:
+        if known is not None and known.version == version:
             return known
-        chosen = [self._subscriptions[name] for name in java_order(names)]
-        union = [metric for each in chosen for metric in each.metrics]
-        metrics = (ALL,) if ALL in union else tuple(java_order(union))
-        interval_ms = min([DEFAULT_INTERVAL_MS, *(each.interval_ms for each in chosen)])
-        if len(self._wanted) >= _REMEMBERED:
-            self._wanted.clear()
-        wanted = self._wanted[names] = WantedMetrics(metrics, interval_ms, self.version)
+        ordered = yield from java_order_in_steps(names)
+        if any(ALL in each.metrics for each in chosen.values()):
+            metrics: tuple[str, ...] = (ALL,)
+        else:
+            union = (metric for name in ordered for metric in chosen[name].metrics)
+            metrics = tuple((yield from java_order_in_steps(union)))
+        interval_ms = min([DEFAULT_INTERVAL_MS, *(each.interval_ms for each in chosen.values())])
+        wanted = WantedMetrics(metrics, interval_ms, version)
+        if version == self.version:
+            size = len(names) + len(metrics)
+            if self._remembered + size > _REMEMBERED:
+                self._forget()
+            self._remembered += size
+            self._wanted[names] = wanted
         return wanted
+
+    def _forget(self) -> None:
+        self._wanted.clear()
+        self._remembered = 0
 
     def origins(self, name: str, setting: str) -> Iterator[Origin]:
         """Where the value of a setting of a subscription comes from, the one in force first; defaults come last."""

@@ -177,6 +177,46 @@ async def test_who_is_asked_for_what() -> None:
         assert (await ask(wire)).error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
 
 
+async def subscribe_many(wire: Wire, number: int, **settings: str) -> None:
+    rows = [
+        m.IncrementalAlterConfigsRequestConfig(name=name, config_operation=SET, value=value)
+        for name, value in settings.items()
+    ]
+    resources = [
+        m.IncrementalAlterConfigsRequestResource(resource_type=METRICS, resource_name=f"s{each}", configs=rows)
+        for each in range(number)
+    ]
+    answer = await wire(m.IncrementalAlterConfigsRequest(resources=resources), 1)
+    assert {each.error_code for each in answer.responses} == {0}
+
+
+async def test_many_subscriptions_keep_nobody_waiting() -> None:
+    """They are looked at in steps, once for each client and change, and what comes of them counts."""
+    async with running() as (gateway, wire):
+        configs = gateway.parts.telemetry.configs
+        metrics = ",".join(f"m{number}" for number in range(2_000))
+        before = configs._memory.held
+        await subscribe_many(wire, 200, match="client_id=t.*", metrics="a,b")
+        assert await subscribe(wire, "long", metrics=metrics) == 0
+        assert configs._memory.held - before > 200_000 + 100 * 2_000
+        steps = configs.wanted({"client_id": "test"})
+        for number in range(20):
+            next(steps)
+            assert await subscribe(wire, "changes", metrics="c", interval_ms=f"{1000 + number}") == 0
+        left = 0
+        with pytest.raises(StopIteration) as end:
+            while True:
+                next(steps)
+                left += 1
+        assert left > 20
+        told = end.value.value
+        assert len(told.metrics) == 2_002
+        assert told.version < configs.version, "it is looked at again the next time, and not for ever"
+        assert len((await ask(wire)).requested_metrics) == 2_003
+        configs._subscriptions.clear()  # a client that is known is not compared with them again
+        assert (await ask(wire)).error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
+
+
 async def test_who_may_push_when() -> None:
     async with running() as (gateway, wire):
         await gateway.serve_metrics("127.0.0.1:0")
