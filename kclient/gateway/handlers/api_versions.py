@@ -14,6 +14,8 @@ from kclient.protocol.messages.connection import ApiVersion, ApiVersionsRequest,
 from kclient.protocol.registry import ApiKey
 
 _OF_TELEMETRY: Final = frozenset({ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY})
+_LONGEST: Final = 255
+"""Characters of these names that are kept: every connection has some, and may not have logged in."""
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
@@ -44,7 +46,8 @@ class ApiVersionsHandler(Handler):
             names = (request.client_software_name, request.client_software_version)
             if not all(_SOFTWARE.fullmatch(name) for name in names):
                 return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
-            context.connection.software_name, context.connection.software_version = names
+            connection = context.connection
+            connection.software_name, connection.software_version = (name[:_LONGEST] for name in names)
         response = ApiVersionsResponse(api_keys=self.served())
         self._features.tell(response, context.api_version)
         return response

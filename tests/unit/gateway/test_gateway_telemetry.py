@@ -217,6 +217,16 @@ async def test_many_subscriptions_keep_nobody_waiting() -> None:
         assert (await ask(wire)).error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
 
 
+async def test_names_of_software_are_kept_as_far_as_they_are_sensible() -> None:
+    """Every connection has some before it logs in."""
+    async with running() as (gateway, wire):
+        await gateway.serve_metrics("127.0.0.1:0")
+        request = m.ApiVersionsRequest(client_software_name="s" * 32_000, client_software_version="1" * 32_000)
+        assert (await wire(request, 4)).error_code == 0
+        assert await subscribe(wire, "s", metrics="x", match="client_software_name=s{255}") == 0
+        assert (await ask(wire)).requested_metrics == ["x"]
+
+
 async def test_who_may_push_when() -> None:
     async with running() as (gateway, wire):
         await gateway.serve_metrics("127.0.0.1:0")
