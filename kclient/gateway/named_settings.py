@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, unquote
 
 import anyio
+import anyio.lowlevel
 
 from kclient.errors import KafkaError, PolicyViolationError
 from kclient.gateway.rows.broker import decode_settings, encode_settings
@@ -92,6 +93,7 @@ class NamedSettings(ABC):
                 self._take(key, None)
             for key, row in there.items():
                 self._take(key, row)
+                await anyio.lowlevel.checkpoint()
 
     async def apply(self, changes: Sequence[Change]) -> None:
         """Rows have changed, maybe by another gateway. Raises `HtpError` if the store fails."""
@@ -100,6 +102,7 @@ class NamedSettings(ABC):
             found = await self._manager.get(keys)
             for key in keys:
                 self._take(key, found.get(key))
+                await anyio.lowlevel.checkpoint()  # patterns among them take a while
 
     def _key(self, name: str) -> str:
         return self._prefix + quote(name, safe="")

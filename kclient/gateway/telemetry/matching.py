@@ -19,6 +19,8 @@ ATTRIBUTES: Final = (
     "client_source_port",
 )
 """What of a client can be looked at."""
+LONGEST: Final = 4_096
+"""Characters that the setting `match` may have: to read so many takes some 30 ms at worst."""
 _STATE: Final = 200
 """About how many bytes of memory a state of a pattern takes."""
 
@@ -56,8 +58,11 @@ def read_patterns(items: tuple[str, ...]) -> Mapping[str, ClientPattern]:
     """The patterns of the setting `match`, by attribute; of an attribute that comes twice the last one counts.
 
     Raises:
-        InvalidConfigurationError: One is no `ATTRIBUTE=PATTERN`.
+        InvalidConfigurationError: One is no `ATTRIBUTE=PATTERN`, or all together are longer than `LONGEST`.
     """
+    size = sum(map(len, items))
+    if size > LONGEST:
+        raise InvalidConfigurationError(f"match has {size} characters, and may have {LONGEST}: shorten it")
     found: dict[str, ClientPattern] = {}
     for item in items:
         name, separator, text = item.rstrip("=").partition("=")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 import uuid
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -14,7 +17,9 @@ import kclient
 from kclient.admin import Admin, ConfigResource, ConfigResourceType
 from kclient.errors import ErrorCode, IllegalStateError
 from kclient.gateway import Gateway
+from kclient.gateway.rows.keys import CLIENT_METRICS
 from kclient.gateway.telemetry.instances import told_id
+from kclient.htp.port import Change
 from kclient.metrics.otlp import Point, Temporality, encode_metrics
 from kclient.net.address import Address
 from kclient.protocol import messages as m
@@ -142,6 +147,8 @@ async def test_subscriptions_are_resources(url: str) -> None:
         ({"match": "principal=a"}, ErrorCode.INVALID_CONFIG),
         ({"match": "client_id=("}, ErrorCode.INVALID_CONFIG),
         ({"match": r"client_id=(a)\1"}, ErrorCode.INVALID_CONFIG),
+        ({"match": "client_id=" + "|" * 4_087}, ErrorCode.INVALID_CONFIG),
+        ({"match": ",".join(["client_id=" + "|" * 1_500] * 3)}, ErrorCode.INVALID_CONFIG),
     ],
 )
 async def test_what_is_no_subscription_is_refused(settings: dict[str, str], code: ErrorCode) -> None:
@@ -215,6 +222,36 @@ async def test_many_subscriptions_keep_nobody_waiting() -> None:
         assert len((await ask(wire)).requested_metrics) == 2_003
         configs._subscriptions.clear()  # a client that is known is not compared with them again
         assert (await ask(wire)).error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
+
+
+async def test_to_read_a_match_takes_no_longer_than_a_match_may_be() -> None:
+    async with running() as (_, wire):
+        began = time.process_time()
+        assert await subscribe(wire, "s", match="client_id=" + "(|)" * 10_000) == ErrorCode.INVALID_CONFIG
+        assert time.process_time() - began < 0.05, "it is not compiled first"
+        assert await subscribe(wire, "s", match="client_id=" + "a|" * 1_500) == 0
+
+
+async def test_rows_that_others_have_changed_are_taken_in_steps() -> None:
+    async with running() as (gateway, wire):
+        await subscribe_many(wire, 50, match="client_id=" + "abcd" * 20)
+        configs = gateway.parts.telemetry.configs
+        changes = [Change(f"{CLIENT_METRICS}s{number}", None, 1) for number in range(50)]
+        turns = 0
+
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                await anyio.lowlevel.checkpoint()
+                turns += 1
+
+        for take in (partial(configs.apply, changes), configs.read_all):
+            turns = 0
+            async with anyio.create_task_group() as group:
+                group.start_soon(others)
+                await take()
+                group.cancel_scope.cancel()
+            assert turns >= 40, "one for each row, or nearly"
 
 
 async def test_names_of_software_are_kept_as_far_as_they_are_sensible() -> None:
