@@ -12,6 +12,7 @@ import anyio
 import anyio.lowlevel
 
 from kclient.errors import KafkaError, PolicyViolationError
+from kclient.gateway.log_texts import on_one_line
 from kclient.gateway.rows.broker import decode_settings, encode_settings
 from kclient.htp.errors import ConflictError
 from kclient.htp.rows import scan_pages
@@ -26,6 +27,8 @@ logger: logging.Logger = logging.getLogger("kclient.gateway.config")
 
 _TRIES: Final = 10
 """So often a change is tried that other gateways change at the same time."""
+_TOLD: Final = 1_000
+"""Characters of settings that the log tells of a change."""
 _ONE: Final = 1_000
 """About how many bytes of memory the settings of one thing take, beside texts."""
 
@@ -113,7 +116,10 @@ class NamedSettings(ABC):
             values = {} if row is None else decode_settings(row.value)
         except ValueError as error:
             logger.error(
-                "the settings of %s %s cannot be read, it has none: set them again (%s)", self._what, name[:300], error
+                "the settings of %s %s cannot be read, it has none: set them again (%s)",
+                self._what,
+                on_one_line(name),
+                on_one_line(str(error)),
             )
             values = {}
         known: dict[str, str] = {}
@@ -121,7 +127,12 @@ class NamedSettings(ABC):
             try:
                 self._check_stored({**known, setting: text})
             except KafkaError as error:
-                logger.warning("a setting of %s %s that was made earlier is ignored: %s", self._what, name[:300], error)
+                logger.warning(
+                    "a setting of %s %s that was made earlier is ignored: %s",
+                    self._what,
+                    on_one_line(name),
+                    on_one_line(str(error)),
+                )
             else:
                 known[setting] = text
         self._put(name, known)
@@ -175,4 +186,6 @@ class NamedSettings(ABC):
                     if not left:
                         raise
         told = ", ".join(f"{setting}={text}" for setting, text in values.items())
-        logger.info("settings of %s %s changed: %s", self._what, name[:300], told or "none are left")
+        logger.info(
+            "settings of %s %s changed: %s", self._what, on_one_line(name), on_one_line(told, _TOLD) or "none are left"
+        )

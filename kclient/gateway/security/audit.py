@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from kclient.gateway.log_texts import on_one_line
 from kclient.protocol.registry import ApiKey
 
 if TYPE_CHECKING:
@@ -13,8 +14,6 @@ if TYPE_CHECKING:
     from kclient.gateway.security.acl_authorizer import AclAuthorizer
 
 logger: logging.Logger = logging.getLogger("kclient.authorizer")
-
-_LONGEST: Final = 300
 
 
 class AclAudit:
@@ -38,21 +37,15 @@ class AclAudit:
             level,
             "Principal = %s is %s operation = %s from host = %s on resource = %s:LITERAL:%s for request = %s "
             "based on rule %s",
-            one_line(str(client.principal)),
+            on_one_line(str(client.principal)),
             "Allowed" if allowed else "Denied",
             operation.name,
             client.client_host.removeprefix("/"),
             kind.name,
-            one_line(name),
+            on_one_line(name),
             _request(client.api_key),
-            one_line(self._authorizer.rule(client, operation, kind, name)),
+            on_one_line(self._authorizer.rule(client, operation, kind, name)),
         )
-
-
-def one_line(text: str) -> str:
-    """A text that clients have chosen, on one line."""
-    text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
-    return text if text.isprintable() else ascii(text)
 
 
 def _request(api_key: int) -> str:

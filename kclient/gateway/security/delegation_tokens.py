@@ -26,9 +26,9 @@ from kclient.errors import (
     KafkaError,
     PolicyViolationError,
 )
+from kclient.gateway.log_texts import on_one_line
 from kclient.gateway.rows.delegation_tokens import DelegationTokenRow, TokenPrincipal
 from kclient.gateway.rows.keys import DELEGATION_TOKENS, delegation_token_key, parse_delegation_token_key
-from kclient.gateway.security.audit import one_line
 from kclient.htp.errors import ConflictError, TokenTooOldError
 from kclient.htp.rows import GREATEST, scan_pages
 from kclient.net.fair_queue import Pace
@@ -212,7 +212,7 @@ class DelegationTokens:
             try:
                 found = DelegationTokenRow.decode(row)
             except ValueError as error:
-                logger.error("the delegation token %s does not count: %s", one_line(token_id), error)
+                logger.error("the delegation token %s does not count: %s", on_one_line(token_id), error)
         self._put(token_id, found, version)
 
     def _put(self, token_id: str, row: DelegationTokenRow | None, version: int = 0) -> None:
@@ -233,7 +233,7 @@ class DelegationTokens:
         if foreign is None:
             logger.warning(
                 "the delegation token %s was made with another %s than this gateway has: it does not count here",
-                one_line(token_id), KEY,
+                on_one_line(token_id), KEY,
             )  # fmt: skip
 
     def _hmac_of(self, token_id: str) -> bytes:
@@ -281,7 +281,7 @@ class DelegationTokens:
             with self._shields.shield():
                 version = await self._manager.commit({key: row.encode()}, {key: 0}, lease=self._lease.current)
                 self._put(token_id, row, version)
-        logger.info("the delegation token %s was made for %s", token_id, one_line(str(owner)))
+        logger.info("the delegation token %s was made for %s", token_id, on_one_line(str(owner)))
         return KnownToken(token_id, secret, row, version)
 
     async def renew(self, secret: bytes, period_ms: int, by: TokenPrincipal) -> int:

@@ -116,6 +116,7 @@ class PushedMetrics:
         if found is not None:
             found.life = life_of(interval_ms)
             found.expires = now + found.life
+        said: Attributes | None = None
         who, name, kind, family = "", "", PointKind.OTHER, ""
         for count, point in enumerate(points, 1):
             if point is None:
@@ -123,8 +124,10 @@ class PushedMetrics:
             elif found is None:
                 self.left_out["series"] += isinstance(point, PushedPoint)
             elif isinstance(point, PushedResource):
-                who = who or self._who(found, client)
-                self._tell_who(found, who, point.attributes)
+                if point.attributes != said:
+                    said = point.attributes
+                    who = who or self._who(found, client)
+                    self._tell_who(found, who, said)
             elif point.kind is PointKind.OTHER:
                 self.left_out["distribution"] += 1
             elif len(point.name) > _LONGEST:

@@ -17,6 +17,7 @@ import kclient
 from kclient.admin import Admin, ConfigResource, ConfigResourceType
 from kclient.errors import ErrorCode, IllegalStateError
 from kclient.gateway import Gateway
+from kclient.gateway.rows.broker import encode_settings
 from kclient.gateway.rows.keys import CLIENT_METRICS
 from kclient.gateway.telemetry.instances import told_id
 from kclient.htp.port import Change
@@ -252,6 +253,22 @@ async def test_rows_that_others_have_changed_are_taken_in_steps() -> None:
                 await take()
                 group.cancel_scope.cancel()
             assert turns >= 40, "one for each row, or nearly"
+
+
+async def test_nobody_writes_lines_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "kclient.gateway.config")
+    async with running() as (gateway, wire):
+        name = "s\nCRITICAL all is lost\n" + "n" * 5_000
+        assert await subscribe(wire, name, metrics="m\x1b[2J\nCRITICAL as well" + "m" * 9_000) == 0
+        assert await wire.alter(32, "g\nh", ("consumer.session.timeout.ms", SET, "50000")) == 0
+        row = encode_settings({"interval.ms": "1\nCRITICAL row"})
+        await gateway.parts.telemetry.configs._manager.commit({f"{CLIENT_METRICS}x%0Ay": row}, {}, lease=None)
+        await gateway.parts.telemetry.configs.read_all()
+    assert len(caplog.messages) >= 3
+    for line in caplog.messages:
+        assert line.isprintable(), line
+        assert len(line) < 2_000
+    assert any("CRITICAL row" in line or "x\\ny" in line for line in caplog.messages)
 
 
 async def test_names_of_software_are_kept_as_far_as_they_are_sensible() -> None:
