@@ -37,7 +37,9 @@ if TYPE_CHECKING:
     from kclient.gateway.workers import Workers
 
 _AT_ONCE: Final = 4
-"""Pushes that are decompressed at a time, each up to telemetry.max.bytes."""
+"""Large pushes that are decompressed at a time, each up to telemetry.max.bytes."""
+_USUAL: Final = 65_536
+"""Bytes that most pushes have, decompressed: they count on their connections and wait for nobody's large ones."""
 _SMALL: Final = 4_096
 """Bytes that a push may have without that its memory is asked for."""
 
@@ -113,6 +115,8 @@ class PushTelemetryHandler(Handler):
         )  # fmt: skip
         if not size or not self._telemetry.offered:  # as a broker of Kafka that has no plugin for them
             return PushTelemetryResponse()
+        if request.compression_type != CompressionType.NONE:
+            size += min(_USUAL, self._max_bytes)
         if size > _SMALL:
             yield size
         return partial(self._finish, bytes(request.metrics), CompressionType(request.compression_type), found, context)
@@ -120,24 +124,38 @@ class PushTelemetryHandler(Handler):
     async def _finish(
         self, metrics: bytes, compression: CompressionType, found: ClientInstance, context: RequestContext
     ) -> PushTelemetryResponse:
-        async with self._few:
+        try:
+            if compression is CompressionType.NONE:
+                await self._take(metrics, found, context)
+                return PushTelemetryResponse()
+            usual = min(_USUAL, self._max_bytes)
             try:
-                data: bytes | bytearray = metrics
-                if compression is not CompressionType.NONE:
-                    data = await self._workers.run(partial(decompress, compression, metrics, self._max_bytes)).wait()
-                pace = Pace(context.connection.flow)
-                steps = self._telemetry.pushed.take(
-                    found.instance_id, found.client, found.wanted.interval_ms, read_points(data), self._clock.now()
-                )
-                for _ in steps:
-                    if pace.over:
-                        await pace.pause()
-            except RecordTooLargeError as error:
-                # Kafka 4.3 says INVALID_RECORD, at which clients give up for good; later releases say this.
-                raise _told(found, TelemetryTooLargeError(str(error))) from error
-            except CorruptRecordError as error:
-                raise _told(found, InvalidRecordError(str(error))) from error
+                data = await self._decompressed(metrics, compression, usual)
+            except RecordTooLargeError:
+                if usual == self._max_bytes:
+                    raise
+            else:
+                await self._take(data, found, context)
+                return PushTelemetryResponse()
+            async with self._few:
+                await self._take(await self._decompressed(metrics, compression, self._max_bytes), found, context)
+        except RecordTooLargeError as error:
+            # Kafka 4.3 says INVALID_RECORD, at which clients give up for good; later releases say this.
+            raise _told(found, TelemetryTooLargeError(str(error))) from error
+        except CorruptRecordError as error:
+            raise _told(found, InvalidRecordError(str(error))) from error
         return PushTelemetryResponse()
+
+    async def _decompressed(self, metrics: bytes, compression: CompressionType, most: int) -> bytes | bytearray:
+        return await self._workers.run(partial(decompress, compression, metrics, most)).wait()
+
+    async def _take(self, data: bytes | bytearray, found: ClientInstance, context: RequestContext) -> None:
+        pace = Pace(context.connection.flow)
+        for _ in self._telemetry.pushed.take(
+            found.instance_id, found.client, found.wanted.interval_ms, read_points(data), self._clock.now()
+        ):
+            if pace.over:
+                await pace.pause()
 
 
 def _told(found: ClientInstance, error: KafkaError) -> KafkaError:

@@ -17,9 +17,11 @@ import kclient
 from kclient.admin import Admin, ConfigResource, ConfigResourceType
 from kclient.errors import ErrorCode, IllegalStateError
 from kclient.gateway import Gateway
+from kclient.gateway.handlers import telemetry as telemetry_handlers
 from kclient.gateway.rows.broker import encode_settings
 from kclient.gateway.rows.keys import CLIENT_METRICS
 from kclient.gateway.telemetry.instances import told_id
+from kclient.gateway.telemetry.otlp import read_points
 from kclient.htp.port import Change
 from kclient.metrics.otlp import Point, Temporality, encode_metrics
 from kclient.net.address import Address
@@ -253,6 +255,37 @@ async def test_rows_that_others_have_changed_are_taken_in_steps() -> None:
                 await take()
                 group.cancel_scope.cancel()
             assert turns >= 40, "one for each row, or nearly"
+
+
+async def test_pushes_wait_for_nobody_s_large_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever pushes what takes long, on however many connections, holds up no other client, nor what follows there."""
+    over = False
+
+    def read(data: bytes) -> Any:
+        while len(data) > 100_000 and not over:
+            yield None
+        yield from read_points(data)
+
+    monkeypatch.setattr(telemetry_handlers, "read_points", read)
+    async with running() as (gateway, wire):
+        await gateway.serve_metrics("127.0.0.1:0")
+        large = compress(CompressionType.GZIP, b"\x0a\x00" * 60_000)
+        for _ in range(8):
+            told = await ask(wire, uuid.uuid4().bytes)
+            request = m.PushTelemetryRequest(
+                client_instance_id=told.client_instance_id, subscription_id=told.subscription_id,
+                compression_type=CompressionType.GZIP, metrics=large,
+            )  # fmt: skip
+            one = connect(gateway)
+            await one.send(request, 0)
+        other = connect(gateway)
+        small = pushed(gauge("x", 1.0))
+        with anyio.fail_after(5):
+            for kind in (CompressionType.NONE, CompressionType.GZIP):
+                told = await ask(other, uuid.uuid4().bytes)
+                sent = small if kind is CompressionType.NONE else compress(kind, small)
+                assert await push(other, told, sent, kind) == 0
+        over = True
 
 
 async def test_nobody_writes_lines_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
