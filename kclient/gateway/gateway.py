@@ -394,10 +394,9 @@ class Gateway:
             enabled=self._config.live_bool("metrics.partitions.enable"),
         )
 
-        async def others(flow: Flow) -> bytearray:
-            text = await kafka.text(flow)
-            text += await anyio.to_thread.run_sync(parts.telemetry.pushed.exposition(parts.clock.now()))
-            return text
+        async def others(flow: Flow) -> list[bytearray | bytes]:
+            pushed = parts.telemetry.pushed.exposition(parts.clock.now())
+            return [*await kafka.text(flow), await anyio.to_thread.run_sync(pushed)]
 
         page = MetricsPage(self._registry().steps, others, parts.queue)
         return {METRICS_PATH: page.page, **self._health_pages()}

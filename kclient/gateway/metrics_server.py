@@ -107,7 +107,7 @@ class MetricsPage:
     def __init__(
         self,
         steps: Callable[[], Generator[None, None, list[GatewayMetric]]],
-        more: Callable[[Flow], Awaitable[list[bytearray]]],
+        more: Callable[[Flow], Awaitable[Sequence[bytes | bytearray]]],
         queue: FairQueue,
     ) -> None:
         check_prometheus()
