@@ -56,6 +56,10 @@ class MirrorOrigin(NamedTuple):
         return cls(cluster_id, base64.urlsafe_b64decode(topic_id + "=="), told == TAKEN_OVER)
 
 
+_GZIP_LEVEL: Final = "compression.gzip.level"
+"""Earlier versions took 0, which Kafka does not: then it has its default."""
+
+
 class TopicRow(NamedTuple):
     """A topic."""
 
@@ -111,7 +115,11 @@ class TopicRow(NamedTuple):
                 min(whole(fields["replication_factor"], -1), INT16_MAX),
                 string(fields["mapping"]),
                 incarnations,
-                {setting: string(value) for setting, value in fields["config"].items()},
+                {
+                    setting: string(value)
+                    for setting, value in fields["config"].items()
+                    if setting != _GZIP_LEVEL or string(value).strip(" +-0")
+                },
                 brokers,
                 _mirror(fields["mirror"]) if "mirror" in fields else None,
             )

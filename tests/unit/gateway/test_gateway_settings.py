@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from kclient.config.setting import Number
 from kclient.errors import ConfigError
 from kclient.gateway.config import BrokerConfig
-from tests.gateway_wire import names, running
+from kclient.gateway.setting import GzipLevel
+from tests.gateway_wire import batch_of, names, running
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -69,3 +71,19 @@ def test_the_reference_is_up_to_date() -> None:
     text = (ROOT / "docs" / "reference" / "gateway.md").read_text("utf-8")
     script = ROOT / "docs" / "generate" / "gateway_settings.py"
     assert text == runpy.run_path(str(script))["render"](), f"run: python {script} > docs/reference/gateway.md"
+
+
+@pytest.mark.anyio
+async def test_a_level_that_earlier_versions_took_keeps_no_topic_from_being_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = f"embedded:{tmp_path / 'data'}"
+    with monkeypatch.context() as earlier:
+        earlier.setattr(GzipLevel, "parse", Number.parse)
+        async with running(store) as (_, wire):
+            made = await wire.create("t", compression_gzip_level="0", compression_type="gzip")
+            assert made.error_code == 0
+            assert (await wire.produce("t", batch_of(b"a"))).error_code == 0
+    async with running(store) as (_, wire):
+        assert await wire.values("t") == [b"a"]
+        assert (await wire.produce("t", batch_of(b"b"))).error_code == 0
