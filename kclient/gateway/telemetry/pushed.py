@@ -30,6 +30,8 @@ _ONE: Final = 300
 """About how many bytes of memory a value takes, beside its name and labels."""
 _AT_ONCE: Final = 64
 """Points that are taken, and values that are looked at, before others may have their turn."""
+_LEFT: Final = 4
+"""One part in so many of the memory is left to who pushes: else none of them would be known any more."""
 _SWEEP_S: Final = 10.0
 _COUNTERS: Final = frozenset({PointKind.COUNTER, PointKind.COUNTER_DELTA})
 _DELTAS: Final = frozenset({PointKind.COUNTER_DELTA, PointKind.SUM_DELTA})
@@ -168,7 +170,10 @@ class PushedMetrics:
         return found
 
     def _has_room(self, size: int) -> bool:
-        return self.series < self._most() and self._memory.has_room(size)
+        return self.series < self._most() and self._may_take(size)
+
+    def _may_take(self, size: int) -> bool:
+        return self._memory.has_room(size + self._memory.limit // _LEFT)
 
     def _who(self, found: _Client, client: PushingClient) -> str:
         """The labels that say who a client is, whatever it says of itself."""
@@ -187,7 +192,7 @@ class PushedMetrics:
         elif more:
             labels = f"{labels},{more}"
         size = _bytes(labels) - _bytes(found.info)
-        if not self._memory.has_room(size):
+        if not self._may_take(size):
             self.left_out["labels"] += 1
             return
         self._hold(found, size)
