@@ -135,8 +135,8 @@ async def test_requests_that_were_sent_ahead_wait_too() -> None:
             await client.send(request, 9)
         begun = anyio.current_time()
         throttled = [(await client.read(request, 9)).throttle_time_ms for _ in range(2)]
-        assert 100 < throttled[0] < 200
-        assert anyio.current_time() - begun > 0.09
+        assert 50 < throttled[0] < 200, "a tenth too much, less what it took to answer"
+        assert anyio.current_time() - begun > 0.04
         assert throttled[1] > throttled[0]
 
 
