@@ -202,8 +202,8 @@ REFUSED: Final[Mapping[str, Refusal]] = {
     "create.topic.policy.class.name": Refusal(f"{_JAVA}: leave it out, and see to it who may create topics", _is_empty),
     "client.quota.callback.class": Refusal(f"{_JAVA}: quotas are those of AlterClientQuotas", _is_empty),
     "sasl.server.callback.handler.class": Refusal(
-        "give it for a listener and OAUTHBEARER, as "
-        "listener.name.NAME.oauthbearer.sasl.server.callback.handler.class: elsewhere Kafka does not look at it either",
+        f"{_JAVA}: users of PLAIN are given in the listener's sasl.jaas.config, those of SCRAM by kclient users; for "
+        "OAUTHBEARER give it as listener.name.NAME.oauthbearer.sasl.server.callback.handler.class",
         _is_empty,
     ),
     "sasl.oauthbearer.jwt.validator.class": Refusal(
