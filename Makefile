@@ -83,10 +83,10 @@ unit: $(STAMP)
 check: $(STAMP)
 	$(SIDE_BY_SIDE) $(PARTS:%=unit-%) types layers style
 
-# What needs no server: four processes share it, a test at a time, since each waits much of its time. Of the rest three take
+# What needs no server: four processes share it, a test at a time, since each waits much of its time. Of the rest two take
 # whole files, each with its own Kafka of each version.
 ALONE = tests/simulation tests/unit tests/fuzz
-SERVED = tests $(ALONE:%=--ignore=%) -m "not long" -n 3 --dist loadgroup
+SERVED = tests $(ALONE:%=--ignore=%) -m "not long" -n 2 --dist loadgroup
 
 # The few that fail run once more by themselves, and are named (tests/again.py).
 ONCE_MORE = $(BIN)/python -m tests.again

@@ -150,7 +150,7 @@ async def test_renewing_and_expiring(alice: Admin, roman: Admin) -> None:
     with pytest.raises((DelegationTokenExpiredError, DelegationTokenNotFoundError), match="Renewing a delegation"):
         await alice.renew_delegation_token(token.hmac)
     await until(lambda: alice.describe_delegation_tokens(), lambda found: token.token_id not in ids(found))
-    with pytest.raises(DelegationTokenNotFoundError, match="the cluster has no token of this HMAC: it has ended"):
+    with pytest.raises(DelegationTokenNotFoundError, match="the cluster has no token of this HMAC: it has expired"):
         await roman.renew_delegation_token(token.hmac)
     with pytest.raises(DelegationTokenNotFoundError) as gone:
         await roman.expire_delegation_token(token.hmac)
