@@ -79,7 +79,7 @@ SIDE_BY_SIDE = $(BIN)/python tests/side_by_side.py $(MAKE)
 unit: $(STAMP)
 	$(SIDE_BY_SIDE) $(PARTS:%=unit-%)
 
-## make check        lint and unit tests, side by side: the fast part, some two minutes on two cores
+## make check        lint and unit tests, side by side: the fast part, some minutes on two cores
 check: $(STAMP)
 	$(SIDE_BY_SIDE) $(PARTS:%=unit-%) types layers style
 

@@ -181,7 +181,7 @@ class Admin(
 
         Raises:
             IllegalStateError: `enable.metrics.push` is false, which it is by default.
-            UnsupportedVersionError: the broker takes no metrics of clients; a gateway never does.
+            UnsupportedVersionError: the broker takes no metrics of clients, as a gateway that serves none.
             KafkaTimeoutError: the cluster has not told it in time.
             TypeError, ValueError: the timeout is not a number of seconds.
         """

@@ -86,7 +86,7 @@ class TokenOperations(AdminBase):
             UnsupportedByAuthenticationError: this client has not logged in, or with a token.
             DelegationTokenAuthorizationError: this user may not make tokens for that owner.
             InvalidPrincipalTypeError: a renewer is not of type `User`.
-            UnsupportedVersionError: the brokers have no tokens (a gateway has none), or none for other owners.
+            UnsupportedVersionError: the brokers have no tokens, or none for other owners.
             TypeError, ValueError: an argument cannot be.
         """
         of = None if owner is None else as_principal(owner, "the owner of a token")
@@ -143,7 +143,7 @@ class TokenOperations(AdminBase):
             DelegationTokenOwnerMismatchError: this user is neither owner, requester nor renewer.
             DelegationTokenDisabledError: the cluster has none.
             UnsupportedByAuthenticationError: this client has not logged in, or with a token.
-            UnsupportedVersionError: the brokers have no tokens (a gateway has none).
+            UnsupportedVersionError: the brokers have no tokens.
             TypeError, ValueError: an argument cannot be.
         """
         what = "Renewing a delegation token"
@@ -186,7 +186,7 @@ class TokenOperations(AdminBase):
             DelegationTokenOwnerMismatchError: this user is neither owner, requester nor renewer.
             DelegationTokenDisabledError: the cluster has none.
             UnsupportedByAuthenticationError: this client has not logged in, or with a token.
-            UnsupportedVersionError: the brokers have no tokens (a gateway has none).
+            UnsupportedVersionError: the brokers have no tokens.
             TypeError, ValueError: an argument cannot be.
         """
         what = "Expiring a delegation token"
@@ -232,7 +232,7 @@ class TokenOperations(AdminBase):
         Raises:
             DelegationTokenDisabledError: the cluster has none.
             UnsupportedByAuthenticationError: this client has not logged in, or with a token.
-            UnsupportedVersionError: the brokers have no tokens (a gateway has none).
+            UnsupportedVersionError: the brokers have no tokens.
             TypeError, ValueError: these are no principals.
         """
         wanted = None if owners is None else as_principals(owners, "owners of tokens")

@@ -66,7 +66,7 @@ def print_plan(plan: Plan) -> None:
     not_moved: list[tuple[str, str]] = [(f"group {name}", why) for name, why in sorted(plan.groups_left.items())]
     not_moved += [(f"ACL {each}", "it has to be made anew (kclient acls)") for each in plan.others.acls]
     not_moved += [(f"credentials of {each}", "the password has to be set anew") for each in plan.others.credentials]
-    not_moved += [(f"quota of {each}", "a gateway has none yet") for each in plan.others.quotas]
+    not_moved += [(f"quota of {each}", "it has to be set anew (kclient quotas)") for each in plan.others.quotas]
     not_moved += [("not known", each) for each in plan.others.unknown]
     if not_moved:
         output.table(["what", "why"], not_moved, title="Not moved")

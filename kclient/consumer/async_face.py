@@ -65,7 +65,7 @@ class AsyncFace(FaceBase):
 
         Raises:
             IllegalStateError: `enable.metrics.push` is false.
-            UnsupportedVersionError: The broker takes no metrics of clients; a gateway never does.
+            UnsupportedVersionError: The broker takes no metrics of clients, as a gateway that serves none.
             KafkaTimeoutError: The cluster has not told it in time.
             TypeError, ValueError: The timeout is not a number of seconds.
         """

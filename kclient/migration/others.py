@@ -1,4 +1,4 @@
-"""What a cluster has beside topics and committed offsets: gateways have none of it yet, so it is listed, not moved."""
+"""What a cluster has beside topics and committed offsets: it is listed, not moved, and has to be made anew."""
 
 from __future__ import annotations
 
