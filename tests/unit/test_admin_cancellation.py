@@ -157,6 +157,7 @@ async def test_a_cancelled_call(name: str) -> None:
     assert await at_every_checkpoint(scenario) >= 1
 
 
+@pytest.mark.slow
 async def test_a_cancelled_start() -> None:
     async def scenario(cancelled: Cancelled) -> None:
         async def use(admin: kclient.Admin) -> None:

@@ -157,6 +157,7 @@ def test_connections_are_told_of_what_matters() -> None:
     assert connections.told == ["refresh"] * 2
 
 
+@pytest.mark.slow
 def test_an_account_that_nobody_has_any_more_counts_no_more() -> None:
     ledger = MemoryLedger()
     part = ledger.part(64 * MB)
@@ -169,6 +170,7 @@ def test_an_account_that_nobody_has_any_more_counts_no_more() -> None:
     assert not ledger.accounts()
 
 
+@pytest.mark.slow
 def test_several_servers_share_what_the_greatest_may_have() -> None:
     ledger = MemoryLedger()
     large, small = ledger.part(64 * MB), ledger.part(16 * MB)
@@ -381,6 +383,7 @@ def test_the_favour_goes_on_from_a_server_whose_loop_stands_still() -> None:
     assert (ledger.favoured, ledger.parts()) == (None, [here])
 
 
+@pytest.mark.slow
 def test_a_server_that_nobody_closed_counts_no_more_once_it_is_collected() -> None:
     ledger = MemoryLedger()
     here, there = ledger.part(16 * MB), ledger.part(64 * MB)

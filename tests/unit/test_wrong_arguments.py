@@ -637,6 +637,7 @@ def test_addresses_that_lead_to_several_clusters(client: Any, servers: str) -> N
     client(bootstrap_servers="localhost:1,localhost:2")
 
 
+@pytest.mark.slow
 def test_partitions_that_cannot_be() -> None:
     with memory_broker() as address, kclient.sync.Consumer(bootstrap_servers=address, group_id="g") as consumer:
         consumer.assign([("t", 0)])

@@ -95,6 +95,7 @@ async def test_a_new_token_that_the_controller_does_not_know_yet() -> None:
         assert [request.expiry_time_period_ms for request in keeper.asked] == [-1] * 3
 
 
+@pytest.mark.slow
 async def test_one_that_nobody_knows_is_told_of_soon() -> None:
     async with keeping(*[ErrorCode.DELEGATION_TOKEN_NOT_FOUND] * 10_000) as (admin, _):
         with (

@@ -45,6 +45,7 @@ async def fill(address: str) -> None:
         await opened.manager.commit(rows)
 
 
+@pytest.mark.slow
 def test_all_entries_are_removed_however_many_there_are(store: str, capsys: pytest.CaptureFixture[str]) -> None:
     config = {"authorizer.class.name": "acls", "super.users": "User:ANONYMOUS"}
     with (

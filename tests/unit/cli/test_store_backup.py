@@ -74,6 +74,7 @@ def test_times_of_segments_are_kept(data: Path, tmp_path: Path) -> None:
     assert found == {1_000_000.0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(1, FORMAT))
 def test_a_directory_of_an_earlier_version(number: int, tmp_path: Path) -> None:
     (tmp_path / "old").mkdir()

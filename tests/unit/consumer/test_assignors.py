@@ -60,6 +60,7 @@ def rebalance(
     raise AssertionError("the group never came to rest")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ALL)
 @given(topic_counts, some_members)
 def test_every_wanted_partition_has_exactly_one_reader(

@@ -150,6 +150,7 @@ async def test_iteration_commits_only_what_the_loop_has_done(address: str) -> No
         assert sum(found.offset for found in committed.values() if found is not None) == 5
 
 
+@pytest.mark.slow
 async def test_columns(address: str) -> None:
     await fill(address)
     async with reading(address, "t", group_id="g") as consumer:

@@ -66,6 +66,7 @@ async def partitions_read(consumer: kclient.Consumer, count: int) -> list[int]:
     return sorted(found)
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 async def test_positions_at_other_brokers_are_found_while_one_hangs() -> None:
     async with ReadableKafka({"t": 3}, brokers=3) as kafka, reading(kafka) as consumer:

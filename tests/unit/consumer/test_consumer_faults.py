@@ -188,6 +188,7 @@ async def test_who_polls_too_seldom_loses_the_partitions_and_is_told_the_setting
         assert listener.events[:3] == ["assigned", "lost", "assigned"]
 
 
+@pytest.mark.slow
 async def test_who_polls_in_time_stays_a_member_also_where_no_poll_has_to_wait(address: str) -> None:
     await fill(address, 0, 1000)
     settings = {"max_poll_interval_ms": 600, "heartbeat_interval_ms": 50, "max_poll_records": 1}

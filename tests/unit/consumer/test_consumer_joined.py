@@ -60,6 +60,7 @@ async def test_it_returns_what_is_assigned_and_takes_no_record(address: str) -> 
         assert sorted(value for value in found if value) == [b"%d" % number for number in range(8)]
 
 
+@pytest.mark.slow
 async def test_members_share(address: str) -> None:
     async with member(address) as first, member(address) as second:
         assert await first.joined() == ALL

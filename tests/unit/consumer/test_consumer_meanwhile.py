@@ -151,6 +151,7 @@ async def test_who_unsubscribes_and_assigns_amid_a_rebalance_keeps_what_is_assig
         assert one.subscription() == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("assignor", "amid", "told"),
     [
@@ -281,6 +282,7 @@ async def test_assigning_nothing_is_unsubscribing() -> None:
             assert alone.assignment() == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("leaves", [False, True])
 @pytest.mark.parametrize("waits", [False, True])
 async def test_a_commit_is_never_made_in_a_later_membership_than_it_was_asked_for_in(

@@ -71,6 +71,7 @@ def test_many_partitions_share_the_bound(bomb: str) -> None:
     assert found == {tp: list(range(10)) for tp in partitions}
 
 
+@pytest.mark.slow
 def test_columns(bomb: str) -> None:
     offsets: list[int] = []
     with reading(bomb) as consumer:

@@ -503,6 +503,7 @@ async def test_one_that_is_forgotten_leaves_its_group() -> None:
                 await anyio.sleep(0.01)
 
 
+@pytest.mark.slow
 async def test_too_long_without_a_poll() -> None:
     async with SharingKafka() as kafka, sharing(kafka, max_poll_interval_ms=50) as consumer:
         kafka.fill("t", 0, 1)

@@ -109,7 +109,8 @@ def filled(acls: Sequence[AclEntry], *super_users: str, allow_everyone: bool = F
     return authorizer
 
 
-@settings(max_examples=1500, deadline=None)
+@pytest.mark.slow
+@settings(max_examples=300, deadline=None)
 @given(acls=st.lists(entries, max_size=12), otherwise=st.booleans(), gone=st.lists(st.integers(0, 11), max_size=4))
 def test_decisions_are_those_of_the_model(acls: list[AclEntry], otherwise: bool, gone: list[int]) -> None:
     authorizer = filled(acls, allow_everyone=otherwise)
@@ -167,7 +168,8 @@ def agrees(wanted: AclFilter, entry: AclEntry) -> bool:
     )
 
 
-@settings(max_examples=1500, deadline=None)
+@pytest.mark.slow
+@settings(max_examples=300, deadline=None)
 @given(acls=st.lists(entries, max_size=20), wanted=filters)
 def test_filters_find_what_agrees(acls: list[AclEntry], wanted: AclFilter) -> None:
     index = filled(acls).index
@@ -232,6 +234,7 @@ def test_what_is_remembered_goes_with_the_principal() -> None:
     assert authorizer.allows(asks, O.READ, R.TOPIC, "t")
 
 
+@pytest.mark.slow
 def test_memory_for_decisions_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(acl_authorizer, "_MEMORY", 100_000)
     authorizer = filled([AclEntry(R.TOPIC, PREFIXED, "t", "User:*", "*", O.READ, ALLOW)])
@@ -248,6 +251,7 @@ def test_memory_for_decisions_is_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 def test_connections_that_ask_no_more_keep_no_decisions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each could keep as much as there is for all."""
     monkeypatch.setattr(acl_authorizer, "_MEMORY", 100_000)
@@ -263,6 +267,7 @@ def test_connections_that_ask_no_more_keep_no_decisions(monkeypatch: pytest.Monk
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_entries() -> None:
     """A decision looks nothing up that is not about the resource: the times are far above what it takes."""
     index = AclIndex()

@@ -446,6 +446,7 @@ async def test_the_admin_client() -> None:
 # --- what the store has of them
 
 
+@pytest.mark.slow
 async def test_they_outlive_a_restart(tmp_path: Path) -> None:
     acls = {entry("t", O.WRITE), entry("t", O.READ, permission=DENY), entry("ü\n", O.ALL, "User:\udfff"[:5])}
     async with running(f"embedded:{tmp_path}", config=GUARDED) as (gateway, _), users(gateway, "root") as (root,):
@@ -551,6 +552,7 @@ def test_rows() -> None:
         decode_acl(key, row.replace(b'"operation":3', b'"operation":1').partition(b"#")[0])
 
 
+@pytest.mark.slow
 async def test_very_many_at_once() -> None:
     """As many as one request may have, and one more."""
     async with running(config=GUARDED) as (gateway, _), users(gateway, "root", "alice") as (root, alice):
@@ -569,6 +571,7 @@ async def test_very_many_at_once() -> None:
         assert await describe(root) == {entry("t", O.WRITE)}
 
 
+@pytest.mark.slow
 async def test_memory_for_entries_is_limited() -> None:
     config = {**GUARDED, "connections.max.memory.bytes": 16 << 20, "socket.request.max.bytes": 4 << 20}
     async with running(config=config) as (gateway, _), users(gateway, "root") as (root,):

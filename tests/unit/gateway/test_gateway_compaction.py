@@ -369,6 +369,7 @@ async def test_a_topic_is_not_compacted_any_more_meanwhile(url: str, monkeypatch
         assert await stored(wire) == [(4, b"a", b"2"), (5, b"b", b"2")]
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 @pytest.mark.parametrize("pieces", range(1, 5))
 async def test_the_gateway_closes_meanwhile(tmp_path: Path, pieces: int, caplog: pytest.LogCaptureFixture) -> None:

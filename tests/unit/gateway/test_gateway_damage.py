@@ -161,6 +161,7 @@ async def test_a_checkpoint_of_a_log_that_was_trimmed_to_nothing(url: str) -> No
         assert (await wire.produce("a", batch_of(b"next"))).base_offset == 10
 
 
+@pytest.mark.slow
 @every_way
 @pytest.mark.domains
 async def test_a_topic(url: str, change: Callable[[bytes], bytes], caplog: pytest.LogCaptureFixture) -> None:
@@ -205,6 +206,7 @@ async def test_a_deletion_that_was_cut_off_before_its_offsets_were_removed(url: 
         assert await scan_all(gateway.parts.manager, "kafka/intent/") == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("byte", [7, 9])
 async def test_a_damaged_batch_after_a_kill(tmp_path: Path, byte: int, caplog: pytest.LogCaptureFixture) -> None:
     """In a closed segment, and behind the gateway's last checkpoint: the others are served, and appends go on."""
@@ -342,6 +344,7 @@ async def test_settings_of_another_version(url: str, caplog: pytest.LogCaptureFi
     assert decode_settings(row.value) == {"num.partitions": "4", "of.the.future": "1", "fetch.max.bytes": "2000"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [
@@ -413,6 +416,7 @@ async def test_the_cluster_id(url: str, row: bytes, caplog: pytest.LogCaptureFix
         assert gateway.parts.identity.cluster_id == found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epoch", ["NULL", "'much'", *slow("-3", "9e999", "1.5", "1 << 40")])
 async def test_the_lease(tmp_path: Path, epoch: str, caplog: pytest.LogCaptureFixture) -> None:
     """The leader epoch does not go backwards: it is recorded a second time."""

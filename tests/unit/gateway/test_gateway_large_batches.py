@@ -82,6 +82,7 @@ async def test_a_batch_larger_than_a_connection_may_hold_is_fetched(store: str) 
         assert most <= budget.total + 10 * MIB, "one at a time beyond what there is"
 
 
+@pytest.mark.slow
 async def test_a_batch_that_never_fits_fails_its_own_partition(store: str, caplog: pytest.LogCaptureFixture) -> None:
     await fill(store, 20 * MIB)
     async with running(store, config=LEAST) as (_, wire):

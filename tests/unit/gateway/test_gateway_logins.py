@@ -178,6 +178,7 @@ async def test_nobody_becomes_another_on_the_way() -> None:
 # --- attacks
 
 
+@pytest.mark.slow
 async def test_nothing_is_answered_before_the_login() -> None:
     async with secured() as gateway:
         for key, (low, _) in gateway.parts.table.versions.items():

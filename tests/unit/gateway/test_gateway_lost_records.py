@@ -12,6 +12,7 @@ from tests.gateway_wire import batch_of, running
 pytestmark = pytest.mark.anyio
 
 
+@pytest.mark.slow
 async def test_the_log_ends_where_the_records_end(tmp_path: Path) -> None:
     data = tmp_path / "data"
     async with running(f"embedded:{data}") as (_, wire):

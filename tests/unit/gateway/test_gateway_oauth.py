@@ -269,6 +269,7 @@ def test_what_is_no_key_set(data: bytes) -> None:
 # --- attacks
 
 
+@pytest.mark.slow
 async def test_what_attackers_show(keys: Path, caplog: pytest.LogCaptureFixture) -> None:
     """All are told the same, learn nothing, and are closed."""
     async with guarded(keys) as gateway:
@@ -435,6 +436,7 @@ def provider(folder: Path, *answers: tuple[int, bytes]) -> Iterator[Any]:
         server.server_close()
 
 
+@pytest.mark.slow
 async def test_a_provider_over_https(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it answers that is no key set, or another status, counts for nothing, and is asked for again."""
     good = ISSUER.jwks().encode()

@@ -195,6 +195,7 @@ async def test_fetches_go_on_behind_control_batches(wire: Wire) -> None:
     assert [(each.offset, each.value) for each in decode_records(data, "t", 0)] == [(2, b"b")]
 
 
+@pytest.mark.slow
 async def test_control_batches_do_not_make_a_fetch_wait_for_longer() -> None:
     """Of transactions without records there are markers alone, which such a client is never told of."""
     async with running() as (gateway, first), anyio.create_task_group() as tasks:

@@ -95,6 +95,7 @@ async def test_parked_joins_hold_no_memory_of_a_client_that_is_gone() -> None:
         assert time.monotonic() - began < 5
 
 
+@pytest.mark.slow
 async def test_parked_syncs_hold_no_memory_of_a_client_that_is_gone() -> None:
     """The same; and who comes back as the same member replaces what waited, and gets the assignment."""
     async with running(config={"group.initial.rebalance.delay.ms": 1000}) as (gateway, wire):

@@ -40,6 +40,7 @@ def slices(pattern: str, text: str) -> int:
     return sum(1 for _ in LinearPattern(pattern).steps(text))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pattern", ["(a|a)*b", "(a+a+)+y", "(.*a){1,60}z", "(a?){500}a{500}", "(a|b|ab)*c"])
 def test_no_pattern_takes_longer_than_its_texts_are_long(pattern: str) -> None:
     """Python's `re` takes time that doubles with each character of some of these."""

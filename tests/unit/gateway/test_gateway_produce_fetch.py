@@ -346,6 +346,7 @@ async def test_a_gateway_that_closes_answers_long_polls() -> None:
         assert response.responses[0].partitions[0].error_code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("min_bytes", "max_bytes", "partition_max_bytes", "arrives_late"),
     [
@@ -405,6 +406,7 @@ async def test_a_fetch_waits_for_more_than_a_partition_may_give() -> None:
         assert 900_000 < len(answer.records) < 1 << 20
 
 
+@pytest.mark.slow
 async def test_a_fetch_does_not_wait_for_a_disk_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its other partitions are answered, and once the disk answers it is, too."""
     monkeypatch.setattr(slow_reads, "_LONG_S", 0.05)

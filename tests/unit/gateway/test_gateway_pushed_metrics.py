@@ -108,6 +108,7 @@ def test_what_has_no_single_value_is_counted() -> None:
     assert pushed.left_out == {"series": 0, "labels": 0, "distribution": 3}
 
 
+@pytest.mark.slow
 def test_nobody_is_kept_waiting_by_what_says_nothing() -> None:
     """Whatever the bytes are, a step of reading them is short."""
     size = 200_000
@@ -131,6 +132,7 @@ def test_nobody_is_kept_waiting_by_what_says_nothing() -> None:
             list(read_points(data))
 
 
+@pytest.mark.slow
 def test_what_is_within_labels_keeps_nobody_waiting() -> None:
     """A point, or what is said of a resource, is read at once: it has no more fields within its fields than it may."""
     value = message(2, b"\x28\x00" * 7)

@@ -48,6 +48,7 @@ def test_what_is_out_of_the_window_does_not_count() -> None:
     assert rate.throttle_ms(0.1, 22_000) == 0
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 3_000), st.floats(0.1, 1e6)), min_size=1, max_size=40),

@@ -663,6 +663,7 @@ async def test_more_than_one_entity_may_consist_of(
         assert await describe(wire) == []
 
 
+@pytest.mark.slow
 async def test_quotas_hold_however_many_there_are() -> None:
     """What clients have used does not have to fit beside the quotas, nor do these beside that."""
     async with limited(**{IN: 10_000}) as (gateway, client, wire):
@@ -681,6 +682,7 @@ async def test_quotas_hold_however_many_there_are() -> None:
         await other.aclose()
 
 
+@pytest.mark.slow
 async def test_thousands_of_entities_leave_the_loop_to_others() -> None:
     longest = 0.0
 

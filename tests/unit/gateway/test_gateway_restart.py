@@ -23,6 +23,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"memory:{next(names)}"
 
 
+@pytest.mark.slow
 async def test_everything_is_there_again(store: str) -> None:
     async with running(store) as (gateway, wire):
         created = await wire.create("t", 2, retention_ms="-1")

@@ -266,6 +266,7 @@ async def test_a_partition_that_another_gateway_has_taken_over_is_left_to_it(cap
     assert not [record.getMessage() for record in caplog.records if record.name == "kclient.gateway.retention"]
 
 
+@pytest.mark.slow
 @pytest.mark.own_places
 @pytest.mark.anyio
 @pytest.mark.parametrize("call", ["segments", "roll", "trim"])
@@ -299,6 +300,7 @@ async def test_a_call_that_hangs_holds_up_no_other_partition(
         await wire.aclose()
 
 
+@pytest.mark.slow
 @pytest.mark.own_places  # else the topic in HTP is not asked for that
 @pytest.mark.anyio
 async def test_closing_does_not_wait_for_a_pass_that_has_left_something(
@@ -354,6 +356,7 @@ async def test_what_was_not_durable_when_it_was_looked_at_does_not_take_younger_
         await waiting.aclose()
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 async def test_a_pass_goes_on_when_the_topic_is_deleted_for_whose_appends_it_waits(tmp_path: Path) -> None:
     """Else nothing would be removed any more, of any topic, until the gateway is started again."""

@@ -352,6 +352,7 @@ def test_what_comes_back_often_comes_in_smaller_parts_and_alone_at_last() -> Non
     assert all(part.first == part.last for part in found if part.deliveries == 5)
 
 
+@pytest.mark.slow
 def test_many_small_batches_take_no_longer_than_they_are_many() -> None:
     records, count = RecordsInFlight(0), 10_000
     spans = [ReadSpan(each, each, True) for each in range(count)]

@@ -257,6 +257,7 @@ async def test_rows_that_others_have_changed_are_taken_in_steps() -> None:
             assert turns >= 40, "one for each row, or nearly"
 
 
+@pytest.mark.slow
 async def test_pushes_wait_for_nobody_s_large_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever pushes what takes long, on however many connections, holds up no other client, nor what follows there."""
     over = False

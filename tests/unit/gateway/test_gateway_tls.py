@@ -117,6 +117,7 @@ async def encrypted(gateway: Gateway, listener: str) -> AsyncIterator[Wire]:
 # --- who comes in
 
 
+@pytest.mark.slow
 async def test_records_by_every_kind_of_listener(tmp_path: Path) -> None:
     async with served(tmp_path) as gateway:
         async with Admin(settings(gateway, "SSL")) as admin:
@@ -316,6 +317,7 @@ async def test_tls_at_a_plain_port(tmp_path: Path, seen: pytest.LogCaptureFixtur
         ), "the gateway says what it was"
 
 
+@pytest.mark.slow
 async def test_half_a_handshake_by_the_hundred(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: pytest.LogCaptureFixture
 ) -> None:
@@ -458,6 +460,7 @@ async def test_trust_that_is_taken_away(tmp_path: Path) -> None:
         assert await principals(gateway, "MUTUAL", alice())
 
 
+@pytest.mark.slow
 async def test_trust_that_cannot_be_taken_away_is_told_of(tmp_path: Path, seen: pytest.LogCaptureFixture) -> None:
     """While the key store cannot be read nothing is made anew; that this was told before does not count."""
     async with served(tmp_path) as gateway:

@@ -31,6 +31,7 @@ def test_the_subject_of_a_certificate() -> None:
     assert subject_of(certificate.public_bytes(Encoding.DER)) == r"CN=alice,O=Org\, Inc.,C=DE"
 
 
+@pytest.mark.slow
 def test_what_is_no_name_is_refused_whatever_it_is() -> None:
     """Cut off and changed in any place: an error of one kind, or another name."""
     rng = random.Random(11)

@@ -171,6 +171,7 @@ async def rows(gateway: Gateway) -> dict[str, Any]:
     return await gateway.parts.manager.scan(DELEGATION_TOKENS, limit=100)
 
 
+@pytest.mark.slow
 async def test_a_session_ends_with_its_token() -> None:
     async with secured(**TOKENS) as gateway:
         async with alice_of(gateway) as alice:
@@ -342,6 +343,7 @@ async def test_nothing_shows_what_a_token_is_proved_by(caplog: pytest.LogCapture
     assert secret.hex() not in caplog.text
 
 
+@pytest.mark.slow
 async def test_a_store_with_tokens_is_verified_shown_and_restored(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,7 +16,7 @@ from kclient.gateway import Gateway
 from kclient.gateway.partition import Partition
 from kclient.gateway.partition_id import PartitionId
 from kclient.gateway.partition_states import PartitionPhase
-from kclient.gateway.peers import EndOfTransaction
+from kclient.gateway.peers import EndOfTransaction, LocalPeers
 from kclient.gateway.rows.keys import UNITS
 from kclient.htp import FencedError, StorageError, open_store
 from kclient.htp.port import CAP_NOWAIT
@@ -49,6 +49,12 @@ def kind(request: pytest.FixtureRequest) -> str:
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is tried again without a pause."""
     monkeypatch.setattr("kclient.gateway.partition_life._REFUSAL_S", 0.0)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a partition that is not open soon its clients are told so, as users are."""
+    monkeypatch.setattr("kclient.gateway.partition_life._SOON_S", 0.5)
 
 
 class Url(str):
@@ -123,6 +129,7 @@ async def stored_epochs(wire: Wire) -> list[tuple[int, int]]:
     return [(header.base_offset, header.partition_leader_epoch) for _, header in iter_headers(records)]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize("fate", UNKNOWN, ids=lambda fate: fate.name)
 async def test_an_idempotent_producers_batches_are_there_once_and_in_order(url: Url, fate: Fate) -> None:
@@ -701,6 +708,7 @@ async def hung(url: Url, gates: Gates, broker: UncertainBroker, gateway: Gateway
     await other.aclose()
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.own_places
 @on_some
 async def test_a_transactional_request_does_not_wait_for_a_store_that_hangs(
@@ -754,6 +762,7 @@ async def test_a_coordinator_that_hangs_is_not_waited_for_beyond_the_requests_ti
         assert not (await wire(request, 12)).responses[0].partition_responses[0].error_code
 
 
+@pytest.mark.usefixtures("impatient")
 @on_some
 async def test_one_store_that_hangs_does_not_hold_up_the_ends_of_other_transactions(
     url: Url, monkeypatch: pytest.MonkeyPatch
@@ -782,8 +791,9 @@ async def test_one_store_that_hangs_does_not_hold_up_the_ends_of_other_transacti
         assert await committed(wire) == [b"1"]
 
 
+@pytest.mark.usefixtures("impatient")
 async def test_an_end_that_does_not_become_durable_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kclient.gateway.peers._PATIENCE_S", 0.01)
+    monkeypatch.setitem(LocalPeers.write_markers.__kwdefaults__, "patience_s", 0.1)
     coordinator = coordinated(monkeypatch)
     async with serving(Url(f"memory:{next(names)}")) as (gateway, wire, broker):
         key = PartitionId((await wire.create("t")).topic_id, 0)

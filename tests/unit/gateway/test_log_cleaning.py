@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -205,6 +206,7 @@ steps = st.lists(
 pauses = st.integers(0, 2_000)
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(steps, pauses), min_size=1, max_size=4), st.booleans(), st.integers(1, 4))
 def test_what_is_left_is_what_a_list_has(rounds: list[tuple[list[Any], int]], keeps_aborts: bool, pieces: int) -> None:

@@ -133,6 +133,7 @@ async def test_a_start_offset_that_another_gateway_moves_is_noticed(url: str, mo
         assert acquired(await fetched(member)) == [(1, 1, 1)]
 
 
+@pytest.mark.slow
 async def test_nothing_that_was_accepted_is_delivered_again(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Members acknowledge while the partition moves; each record is accepted in the end, and none afterwards."""
     count, chance = 300, random.Random(7)

@@ -294,6 +294,7 @@ async def test_a_member_whose_row_is_damaged_joins_again(store: str, caplog: pyt
 MEMBERS, PARTITIONS = 1_000, 1_000
 
 
+@pytest.mark.slow
 async def test_a_thousand_members_on_a_thousand_partitions(store: str) -> None:
     """A heartbeat costs little, and a change is worked out in time, off the loop."""
     async with coordinator(store) as box:

@@ -166,6 +166,7 @@ def test_a_group_that_an_administrator_makes() -> None:
     assert box.enter("one").epoch == 2
 
 
+@pytest.mark.slow
 def test_random_groups_are_balanced_and_outlive_crashes() -> None:
     """Members come, go, change what they read and are lost; the coordinator crashes; in the end all is divided."""
     for seed in range(40):

@@ -265,6 +265,7 @@ async def test_who_is_refused_leaves_a_classic_group_as_it_is(store: str) -> Non
         assert box.groups.table.groups["s"].group.type == "streams"
 
 
+@pytest.mark.slow
 async def test_a_group_that_is_named_many_times_is_described_bit_by_bit(store: str) -> None:
     parts = [part(subtopology_id=str(number), repartition_sink_topics=["r"] * 10) for number in range(500)]
     readers = part(subtopology_id="x", repartition_source_topics=[internal("r", 3)])

@@ -139,6 +139,7 @@ async def test_topics_are_created_by_themselves(url: str) -> None:
 # --- life and death ---
 
 
+@pytest.mark.slow
 async def test_a_topic_deleted_and_made_anew_shares_nothing(url: str) -> None:
     async with running(url, **THREE) as (gateway, wire):
         for _ in range(3):

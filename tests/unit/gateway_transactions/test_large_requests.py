@@ -50,6 +50,7 @@ def ends(count: int) -> ApiMessage:
 REQUESTS = [(partitions_of_client, 3), (partitions_of_broker, 5), (transactions_of_broker, 5), (ends, 1)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("make", "version"), REQUESTS)
 async def test_others_have_their_turn(make: Callable[[int], ApiMessage], version: int) -> None:
     async with running() as (gateway, wire):

@@ -52,6 +52,7 @@ async def values(bootstrap: str, isolation_level: str = "read_committed") -> lis
     return [value for number in range(PARTITIONS) for value in found[number]]
 
 
+@pytest.mark.slow
 async def test_what_is_committed_is_seen_and_what_is_aborted_is_not(bootstrap: str, anchor: Admin) -> None:
     async with kclient.Producer(bootstrap_servers=bootstrap, transactional_id="x") as producer:
         await producer.init_transactions()

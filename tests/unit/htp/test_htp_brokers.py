@@ -58,6 +58,7 @@ async def content(topic: OpenTopic) -> list[bytes]:
     return payloads((await topic.pull((await topic.status()).start)).data)
 
 
+@pytest.mark.slow
 async def test_the_brokers_that_there_are(again: OpenPlain) -> None:
     for brokers, there in ((None, 1), (3, 3), (None, 3), (2, 2), (12, 12), (None, 12)):
         async with again(brokers) as store:

@@ -308,6 +308,7 @@ async def test_the_checkpoint_is_needed(tmp_path: Path, monkeypatch: pytest.Monk
         await a_log_that_lost_its_end(Machine(tmp_path))
 
 
+@pytest.mark.slow
 async def test_the_name_of_the_new_segment_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a log trimmed to nothing the next ordinal is known twice: by the checkpoint and by a segment's name."""
 

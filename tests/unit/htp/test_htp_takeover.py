@@ -126,6 +126,7 @@ async def test_deleting_ends_whoever_has_it_open(store: Store) -> None:
     assert not await scan_all(store.manager, "brk/")
 
 
+@pytest.mark.slow
 async def test_deleting_many(store: Store, again: OpenPlain) -> None:
     places = [await created(store, Topic(TOPIC.domain, str(number))) for number in range(70)]
     kept = places.pop()
@@ -342,6 +343,7 @@ async def test_two_openings_of_one_store(store: Store, again: OpenPlain) -> None
 # --- closing ---
 
 
+@pytest.mark.slow
 async def test_a_take_over_cancelled_at_any_point(store_url: str, tmp_path: Path) -> None:
     """Afterwards either holds the topic whole, and nothing is lost."""
     lives = iter(range(1000))

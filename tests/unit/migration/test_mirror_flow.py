@@ -110,6 +110,7 @@ async def test_whatever_becomes_of_what_is_sent(
         assert await _equal(source, target.bootstrap) == 160
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("turns", [0, 5, 34, *slow(1, 2, 3, 8, 13, 21, 55, 89)])
 async def test_broken_off_at_any_moment_it_goes_on(turns: int, htp: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(target_module, "_AT_ONCE", 1)

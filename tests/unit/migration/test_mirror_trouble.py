@@ -140,6 +140,7 @@ async def test_a_source_that_went_back_is_told() -> None:
         assert len(await wire.values("flights")) == 3
 
 
+@pytest.mark.slow
 async def test_damage_at_the_source_stops_that_partition() -> None:
     async with pair() as source, running() as (target, wire):
         await source.wire.create("flights", 2)

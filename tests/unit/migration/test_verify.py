@@ -25,6 +25,7 @@ async def compared(source: Pair, htp: str, *, records: bool = True) -> ComparedS
         return await verify(theirs, ours, (await theirs.topics()).values(), records=records)
 
 
+@pytest.mark.slow
 async def test_a_mirror_is_equal(htp: str) -> None:
     async with pair() as source, running(htp) as (target, _):
         await source.wire.create("flights", 2)

@@ -184,6 +184,7 @@ def test_work_that_holds_nothing() -> None:
     assert remains_of(work) is None
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 @pytest.mark.parametrize("how", ["fails", "needs too much", "client goes"])
 async def test_a_request_that_comes_to_no_end_leaves_nothing(how: str) -> None:

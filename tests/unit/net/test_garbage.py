@@ -24,6 +24,7 @@ def usual() -> Iterator[tuple[int, int, int]]:
     gc.set_threshold(*before)
 
 
+@pytest.mark.slow
 def test_full_collections_alone_are_held_off(usual: tuple[int, int, int]) -> None:
     with HoldOff():
         young, middle, old = gc.get_threshold()

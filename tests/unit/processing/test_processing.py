@@ -112,6 +112,7 @@ async def test_batches_are_of_one_partition_each() -> None:
         assert await numbers(address) == expected(COUNT)
 
 
+@pytest.mark.slow
 async def test_partitions_are_processed_side_by_side_and_their_records_in_order() -> None:
     """Each waits for the others: with less at a time it would wait for ever."""
     running_now: set[int] = set()
@@ -139,6 +140,7 @@ async def test_partitions_are_processed_side_by_side_and_their_records_in_order(
         assert await numbers(address) == expected(COUNT)
 
 
+@pytest.mark.slow
 async def test_it_commits_amid_what_a_poll_returned_when_the_interval_is_over() -> None:
     commits: list[int] = []
 
@@ -156,6 +158,7 @@ async def test_it_commits_amid_what_a_poll_returned_when_the_interval_is_over() 
         assert await numbers(address) == expected(COUNT)
 
 
+@pytest.mark.slow
 async def test_a_transaction_is_committed_before_its_time_is_over() -> None:
     """Half a second for all; each record takes a tenth of that, and all come with one poll."""
 
@@ -207,6 +210,7 @@ async def test_stop_ends_the_wait_for_records_and_leaves_no_wakeup() -> None:
                 found += len(await consumer.poll(0.5))
 
 
+@pytest.mark.slow
 async def test_a_stop_that_wakes_the_consumer_late_leaves_no_wakeup() -> None:
     """Another thread found the processor polling, and woke the consumer when the poll was over."""
     async with broker(3) as address, clients(address) as (consumer, producer):
@@ -309,6 +313,7 @@ async def test_partitions_that_are_assigned_by_hand() -> None:
         assert (await committed(address))[IN[1]] == COUNT // 3
 
 
+@pytest.mark.slow
 async def test_a_newer_instance_with_the_same_id_fences_this_one() -> None:
     async with broker(COUNT) as address, clients(address) as (consumer, producer):
         processor = Processor(consumer, producer, copied)

@@ -52,6 +52,7 @@ def without(count: int, *poison: int) -> list[list[int]]:
     return [[number for number in part if number not in poison] for part in expected(count)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("concurrency", [1, PARTITIONS])
 async def test_by_default_it_is_raised_and_nothing_of_the_transaction_is_there(concurrency: int) -> None:
     async with broker(COUNT) as address, clients(address) as (consumer, producer):
@@ -154,6 +155,7 @@ class _Mixed:
         return [output, ProducerRecord("out", object(), partition=0), output]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("action", [Skip(), DeadLetter("dead")], ids=["skip", "dead letter"])
 async def test_what_comes_of_a_record_is_written_whole_or_not_at_all(action: Any) -> None:
     """The second of three records cannot be sent: the first one is in the transaction already, which has to go."""
@@ -240,6 +242,7 @@ async def test_what_a_deserializer_refuses_can_be_skipped() -> None:
         assert await numbers(address) == without(COUNT, POISON)
 
 
+@pytest.mark.slow
 async def test_what_a_deserializer_refuses_holds_up_its_own_partition_only() -> None:
     refusing = [True]
 
@@ -269,6 +272,7 @@ async def test_what_a_deserializer_refuses_holds_up_its_own_partition_only() -> 
         assert await numbers(address) == expected(2 * COUNT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("concurrency", [1, PARTITIONS])
 async def test_a_cancellation_of_the_functions_own_is_a_failure(concurrency: int) -> None:
     """Such as of a task that it waits for; nobody has cancelled the processor."""

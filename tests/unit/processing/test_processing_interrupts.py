@@ -93,6 +93,7 @@ def rounds() -> Iterator[Rounds]:
             yield Rounds(address, producer, consumer, source)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("times", [8, *slow(40), *long(200)])
 def test_interrupts(rounds: Rounds, times: int) -> None:

@@ -38,6 +38,7 @@ def twice(record: ConsumerRecord) -> list[ProducerRecord]:
     return [ProducerRecord(topic, record.value, partition=record.partition) for topic in ("out", "dead")]
 
 
+@pytest.mark.slow
 async def test_a_consumer_closed_amid_a_record_commits_no_part_of_it() -> None:
     sent, go = anyio.Event(), anyio.Event()
     ended: list[Exception] = []
@@ -141,6 +142,7 @@ async def test_a_blocking_consumer_closed_by_another_thread_amid_a_record() -> N
         assert await committed(address) == dict.fromkeys(IN, 0)
 
 
+@pytest.mark.slow
 async def test_an_abort_in_a_topic_made_anew_goes_back_to_where_reading_it_began() -> None:
     """Not to an offset of the topic that was deleted."""
     old, new = 30, 90

@@ -73,6 +73,7 @@ class Members:
         return sum(processor.progress.records_in for processor in self.processors.values())
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("strategy", ASSIGNORS)
 async def test_members_come_and_go(strategy: str) -> None:
@@ -177,6 +178,7 @@ async def test_a_consumer_that_subscribes_anew_still_commits_before_partitions_g
         assert await numbers(address) == expected(60)
 
 
+@pytest.mark.slow
 async def test_a_member_that_took_too_long_commits_nothing() -> None:
     """Its partitions have gone to another member, which has done the same work: the first one's is aborted."""
     async with broker(30) as address:
@@ -289,6 +291,7 @@ async def test_an_abort_that_takes_long_is_waited_for() -> None:
         assert await numbers(address) == expected(30)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "error", [caused(RecordTooLargeError("x")), caused(kclient.errors.TopicAuthorizationError("x"))], ids=repr
 )

@@ -85,6 +85,7 @@ async def test_send_batch_serializes_keys_also_where_values_are_bytes_already() 
         assert [record.key for record in kafka.records()] == [b"x", "ü".encode()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("interceptors", [[], [ProducerInterceptor()]], ids=["plain", "interceptor"])
 async def test_a_long_send_batch_lets_other_tasks_run(interceptors: list[ProducerInterceptor]) -> None:
     turns = 0

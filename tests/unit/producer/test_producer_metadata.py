@@ -62,6 +62,7 @@ async def test_a_topic_is_created_when_asked_for() -> None:
         await (await producer.send("newer", b"a"))
 
 
+@pytest.mark.slow
 async def test_an_unknown_topic_times_out_and_says_why() -> None:
     async with FakeKafka() as kafka, producing(kafka, max_block_ms=1000) as producer:
         with pytest.raises(KafkaTimeoutError, match=r"'nowhere'.*UNKNOWN_TOPIC_OR_PARTITION"):

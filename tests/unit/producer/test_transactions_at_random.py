@@ -124,6 +124,7 @@ async def one_transaction(random: Random, producer: Producer, history: History) 
     history.offset = offset
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_whatever_happens(seed: int) -> None:
     random = Random(seed)

@@ -93,6 +93,7 @@ def places_of(appended: Any) -> list[tuple[Any, int]]:
     return places
 
 
+@pytest.mark.slow
 @given(rows, st.sampled_from([150, 1_000, 1 << 20]), st.booleans())
 def test_the_same_as_record_by_record(records: list[Any], limit: int, ignore_keys: bool) -> None:
     found = []

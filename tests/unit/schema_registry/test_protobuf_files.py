@@ -38,6 +38,7 @@ def opened(server: RegistryServer, registry: SchemaRegistry):
     return read
 
 
+@pytest.mark.slow
 def test_fields_that_are_called_like_what_python_has(opened) -> None:
     names = ["class", "from", "DESCRIPTOR", "HasField", "ParseFromString", "None", "__class__"]
     fields = "".join(

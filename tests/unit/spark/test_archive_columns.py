@@ -171,6 +171,7 @@ def written(folder: Path, choices: ParquetChoices, *batches: pyarrow.RecordBatch
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 @pytest.mark.parametrize("size", [100, 30_000, 300_000])
 def test_files_end_at_the_size_that_was_chosen(tmp_path: Path, codec: str, size: int) -> None:
@@ -193,6 +194,7 @@ def test_files_end_at_the_size_that_was_chosen(tmp_path: Path, codec: str, size:
         assert groups[0].column(1).compression == {"none": "UNCOMPRESSED", "zstd": "ZSTD"}[codec]
 
 
+@pytest.mark.slow
 def test_the_level_is_the_compressions(tmp_path: Path) -> None:
     texts = [b" ".join(b"%d" % (number * number % 977) for number in range(first, first + 50)) for first in range(2000)]
     sizes = []

@@ -26,6 +26,7 @@ def read(folder: Path, partition: int, start: int = 0, end: int = 1 << 40) -> li
     return rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_records_come_in_the_order_of_offsets(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Several runs, days that offsets go to and fro between, gaps, and files of several tasks."""

@@ -201,6 +201,7 @@ def test_times_of_arrival_are_latency() -> None:
     assert stored.changed == 10
 
 
+@pytest.mark.slow
 def test_ranges_end_where_both_sides_are_together() -> None:
     left = records(range(1000))
     right = [each._replace(offset=each.offset + 7) for each in left if each.offset not in (150, 151)]
@@ -274,6 +275,7 @@ def test_which_task_compares_what() -> None:
     assert stretched({0: (0, 0)}, {0: (1000, 1004)}) == [(0, (1000, 1000), (1000, 1004))]
 
 
+@pytest.mark.slow
 def test_a_long_stretch_that_is_missing_is_one_difference() -> None:
     numbers, lacking = range(9000), [*range(1000), *range(3500, 9000)]
     expected = {"matched": 6500, "only_left": 2500, "place": ("'1000'", "'3500'")}
@@ -282,6 +284,7 @@ def test_a_long_stretch_that_is_missing_is_one_difference() -> None:
     assert (one.matched, one.only_right, one.changed) == (6500, 2500, 0)
 
 
+@pytest.mark.slow
 def test_how_far_is_looked_hangs_on_sizes() -> None:
     """Of large records not ten thousands are held, where streams have nothing in common."""
     taken = [0, 0]

@@ -57,6 +57,7 @@ def living(place: Path, runs: int) -> CompactFolder:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", [0, 1, 3])
 def test_killed_before_any_change_of_the_disk(tmp_path: Path, steps: DiskDeaths, before: int) -> None:
     """Readers see the former table or the new one, whole; the next run goes on and leaves the last two."""

@@ -116,6 +116,7 @@ SENT = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.lists(SENT, max_size=25), st.integers(1, 3), st.booleans()), min_size=1, max_size=4))
 def test_run_after_run_it_is_a_dict(runs: list[tuple[list[Sent], int, bool]]) -> None:
@@ -199,6 +200,7 @@ def test_a_table_tells_of_itself(tmp_path: Path) -> None:
         CompactedTable.read(path)
 
 
+@pytest.mark.slow
 def test_large_rows_of_the_former_table_are_read_a_few_at_a_time(tmp_path: Path) -> None:
     logs = Logs()
     logs.records[0] += [Sent(b"%d" % number, bytes([number]) * 1_000_000, 0, 1) for number in range(40)]

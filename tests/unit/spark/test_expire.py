@@ -95,6 +95,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[DiskDeaths]:
     deaths(None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("goes_on", ["expire", "archive"])
 def test_killed_before_any_change_of_the_disk(tmp_path: Path, steps: DiskDeaths, goes_on: str) -> None:
     """Readers see all or none of what is to go; the next run, of whichever kind, ends what was begun."""

@@ -30,6 +30,7 @@ def test_they_are_read_as_they_were_written() -> None:
     assert Position.read("g", position.committed()) == position
 
 
+@pytest.mark.slow
 def test_newer_ones_lie_denser() -> None:
     chance = random.Random(1)
     points: tuple[OffsetPoint, ...] = ()

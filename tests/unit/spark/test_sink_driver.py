@@ -93,6 +93,7 @@ def sink(address: str, topic: str) -> Iterator[Sink]:
         yield found
 
 
+@pytest.mark.slow
 def test_batches_one_after_the_other(sink: Sink) -> None:
     for batch in range(3):
         assert sink.commit(sink.tasks([f"{batch}a"], [f"{batch}b"], [f"{batch}c"], [], batch=batch), batch) == 3
@@ -165,6 +166,7 @@ def test_a_stage_that_is_tried_again_aborts_no_winner(sink: Sink) -> None:
     assert sink.open_ids() == []
 
 
+@pytest.mark.slow
 def test_transactions_that_took_too_long(sink: Sink) -> None:
     """What was aborted makes the batch fail as a whole, as nobody may do one without a name again."""
     late = sink.task(0, ["a"], transaction_timeout_ms="100")
@@ -218,6 +220,7 @@ def test_other_rows_in_a_task_that_is_committed(sink: Sink) -> None:
     assert sink.committed() == ["a"]
 
 
+@pytest.mark.slow
 def test_other_rows_in_a_task_that_is_not_committed(sink: Sink) -> None:
     partly_committed(sink)
     with pytest.raises(ExactlyOnceError, match="with other rows than before in tasks that are not committed yet"):
@@ -229,6 +232,7 @@ def test_other_rows_in_a_task_that_is_not_committed(sink: Sink) -> None:
     assert sink.open_ids() == []
 
 
+@pytest.mark.slow
 def test_another_number_of_tasks(sink: Sink) -> None:
     partly_committed(sink)
     with pytest.raises(ExactlyOnceError, match=r"with 3 tasks, and it had 2, of which 1 are committed"):
@@ -236,6 +240,7 @@ def test_another_number_of_tasks(sink: Sink) -> None:
     assert sink.committed() == ["a"]
 
 
+@pytest.mark.slow
 def test_no_rows_any_more(sink: Sink) -> None:
     """A part of the batch is committed, and when it is done again it has no rows at all."""
     partly_committed(sink)
@@ -308,6 +313,7 @@ def test_rights_that_are_missing(topic: str, refused: tuple[AclOperation, Resour
                 sink.commit([sink.task(0, ["a"])])
 
 
+@pytest.mark.slow
 def test_other_rows_where_nothing_is_committed(sink: Sink) -> None:
     """The batch was decided about, and that is all: it may be another one."""
     outcomes = [sink.task(0, ["a"], transaction_timeout_ms="100")]
@@ -318,6 +324,7 @@ def test_other_rows_where_nothing_is_committed(sink: Sink) -> None:
     assert sink.committed() == ["x", "y"]
 
 
+@pytest.mark.slow
 def test_an_older_batch(sink: Sink) -> None:
     sink.commit(sink.tasks(["a"], batch=5), 5)
     with pytest.raises(ExactlyOnceError, match=r"batch 4 .* cannot be written: batch 5 was written already"):
@@ -346,6 +353,7 @@ def between(monkeypatch: pytest.MonkeyPatch, work: Callable[[], object]) -> None
     monkeypatch.setattr(open_transactions, "commit_open", commit)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("listed", [True, False], ids=["listed", "not listed"])
 def test_a_driver_that_only_seemed_dead(sink: Sink, monkeypatch: pytest.MonkeyPatch, listed: bool) -> None:
     """It has decided, then another one does the batch; what it goes on with is refused.
@@ -363,6 +371,7 @@ def test_a_driver_that_only_seemed_dead(sink: Sink, monkeypatch: pytest.MonkeyPa
     assert sink.open_ids() == []
 
 
+@pytest.mark.slow
 def test_a_driver_that_was_fenced_before_it_decided(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
     outcomes = sink.tasks(["a"], ["b"])
     partitions_for = Producer.partitions_for

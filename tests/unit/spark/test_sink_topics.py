@@ -135,6 +135,7 @@ def test_gone_amid_a_task(sink: Sink, again: bool) -> None:
         write_rows(sink.options, ["value"], amid(rows, work))
 
 
+@pytest.mark.slow
 def test_topics_that_the_write_creates(sink: Sink) -> None:
     """They are written to as others are, and may be created again as others may."""
     new = f"{sink.topic}-new"
@@ -147,6 +148,7 @@ def test_topics_that_the_write_creates(sink: Sink) -> None:
     assert sink.committed() == ["a"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["-1", "-2"], ids=["which holds the records", "another one"])
 @pytest.mark.parametrize("told", [True, False], ids=["told", "driver died"])
 def test_one_topic_of_several(sink: Sink, monkeypatch: pytest.MonkeyPatch, suffix: str, told: bool) -> None:

@@ -9,6 +9,7 @@ from functools import reduce
 from typing import NamedTuple
 
 import pyarrow
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -178,6 +179,7 @@ def test_records_without_keys_have_none() -> None:
     assert found.to_pylist() == [{"key": b"", "records": 1, "size": 0}]
 
 
+@pytest.mark.slow
 def test_a_topic_without_records() -> None:
     report = StatsReport("t", "day", (PartitionStats(0, 5, 5),), KeyStats(0, ()), (), 0.0)
     assert (report.skew, report.spans, report.key_rows()) == (0.0, {}, [])
@@ -186,6 +188,7 @@ def test_a_topic_without_records() -> None:
     assert "<h2>Partitions</h2>" in report.to_html()
 
 
+@pytest.mark.slow
 def test_what_keys_and_times_look_like() -> None:
     keys = KeyStats(2, (KeyShare(b"<b>$x$", 2, 20), KeyShare(b"\xff\x00", 1, 10)))
     parts = (
@@ -200,6 +203,7 @@ def test_what_keys_and_times_look_like() -> None:
     assert report.key_rows()[0][2] == "66.67"
 
 
+@pytest.mark.slow
 def test_a_page_of_times_up_to_the_last_that_there_are() -> None:
     """matplotlib draws none behind the year 9999, nor near its end."""
     for last in (221_845_391_999_999, 253_402_300_799_999, 2**62):
@@ -209,6 +213,7 @@ def test_a_page_of_times_up_to_the_last_that_there_are() -> None:
         assert "data:image/png" in StatsReport("t", "hour", alone, None, (), 0.0).to_html()
 
 
+@pytest.mark.slow
 def test_keys_in_letters_that_the_font_of_pictures_lacks_give_no_warning() -> None:
     keys = KeyStats(2, (KeyShare("日本語".encode(), 2, 20), KeyShare(b"a$b\\$", 1, 10)))
     report = StatsReport("t", "hour", (PartitionStats(0, 0, 3, 3, sizes=Histogram({10: 3})),), keys, (), 0.0)

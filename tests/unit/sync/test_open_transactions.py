@@ -109,6 +109,7 @@ def test_another_producer_aborts(place: Place, other: Producer) -> None:
     assert place.visible() == []
 
 
+@pytest.mark.slow
 def test_many_side_by_side(place: Place, other: Producer) -> None:
     """More than are ended at once; each with offsets of its own group."""
     names = [f"{place.topic}-{number}" for number in range(40)]

@@ -33,6 +33,7 @@ def ends(broker: str) -> int:
         return sum(consumer.end_offsets([("t", 0), ("t", 1)]).values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 async def test_cancelled_sends(seed: int) -> None:
     chance = random.Random(seed)
