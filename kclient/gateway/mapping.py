@@ -23,7 +23,7 @@ from kclient.htp.brokers import FIRST_BROKER
 from kclient.htp.errors import DomainExistsError, TopicExistsError, UnknownDomainError, UnknownTopicError
 from kclient.htp.port import Broker, Lease, Manager, Place, Topic
 
-_DOMAIN: Final = "domain"
+DEFAULT_MAPPING: Final = "domain"
 _MULTILEVEL: Final = "multilevel"
 _BROKER: Final = "broker"
 _SHARED_DOMAIN: Final = "kafka~multilevel"
@@ -304,7 +304,7 @@ async def _create(manager: Manager, broker: Broker, topic: Topic, lease: Lease) 
 
 
 _THERE: Final[dict[str, Callable[[str], Mapping]]] = {
-    _DOMAIN: _DomainPerTopic,
+    DEFAULT_MAPPING: _DomainPerTopic,
     _MULTILEVEL: _TwoLevels,
     _VIRTUAL: _Shared,
     _BROKER: PartitionPerBroker,

@@ -29,6 +29,7 @@ from kclient.gateway.error_codes import Role, put_error
 from kclient.gateway.groups.configs import GroupConfigs
 from kclient.gateway.handlers._work import Work, counted, started
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
+from kclient.gateway.mapping import DEFAULT_MAPPING
 from kclient.gateway.setting import BrokerSetting, SettingType, as_list, did_you_mean
 from kclient.gateway.settings import BROKER_SETTINGS, GROUP_SETTINGS, HTP_MAPPING, HTP_MIRROR, ONLY_TOLD, TOPIC_SETTINGS
 from kclient.gateway.settings_of_telemetry import CLIENT_METRICS_SETTINGS
@@ -175,7 +176,9 @@ class DescribeConfigsHandler(Handler):
                 yield setting, list(origins.topic_origins(name, record.overrides))
             if access.internal(client, AclOperation.DESCRIBE_CONFIGS, record.name) is record:
                 return  # it lies nowhere
-            yield HTP_MAPPING, [Origin(HTP_MAPPING.name, record.mapping.name, SOURCE_STATIC_BROKER)]
+            mapping = record.mapping.name
+            chosen = SOURCE_DEFAULT if mapping == DEFAULT_MAPPING else SOURCE_STATIC_BROKER
+            yield HTP_MAPPING, [Origin(HTP_MAPPING.name, mapping, chosen)]
             if record.mirror is not None:
                 yield HTP_MIRROR, [Origin(HTP_MIRROR.name, record.mirror.describe(), SOURCE_STATIC_BROKER)]
         elif resource.resource_type == Resource.BROKER:
