@@ -33,7 +33,7 @@ def test_that_ends_its_process():
     if runs("ended") == 1:
         os._exit(3)
 
-@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("number", range(9))
 def test_broken(number):
     assert runs(f"broken{number}") == 0
 
