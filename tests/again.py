@@ -1,7 +1,7 @@
 """Run pytest, and what failed once more by itself: `python -m tests.again PYTEST_ARGUMENTS...`.
 
-Of twenty thousand tests that share two cores some may lose a race of their own. Up to eight that failed run again, one at
-a time and with nothing beside them: those that pass then are named at the end as unsteady, and are to be mended; a
+Of twenty thousand tests that share two cores some may lose a race of their own. Up to eight that failed run again, one
+at a time and with nothing beside them: those that pass then are named at the end as unsteady, and are to be mended; a
 fault that is always there fails again. The exit code is pytest's, of the second run where there was one.
 """
 

@@ -206,7 +206,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--one-loop", action="store_true", help="run each test of both event loops on one, half on each")
     parser.addoption("--one-store", action="store_true", help="run each test with `url` over one store, half over each")
     parser.addoption(
-        "--in-turn", action="store_true", help="run tests of loops and stores on each, but not on each pair"
+        "--in-turn", action="store_true", help="run tests on each loop and each store, not on each pair; slow ones once"
     )
 
 
@@ -271,25 +271,28 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """With `--one-loop` and `--one-store` the names of tests decide where they run, so that it is always the same.
 
-    So they do with `--in-turn`: tests that run once more over another mapping or store (`AGAIN`) have one loop each.
+    So they do with `--in-turn`: tests that run once more over another mapping or store (`AGAIN`) have one loop each,
+    and those that are `slow` run once.
 
     A store is chosen where it is only what a gateway lies over (the fixture `url`); tests of stores run over each. Of
     places where the same tests of the gateway run again (`AGAIN`), one is chosen. Three of four are over the store in
     memory: over an embedded one a test takes four times as long, and what that one does by itself has tests of its own.
     """
     one_loop, one_store = config.getoption("one_loop"), config.getoption("one_store")
-    if config.getoption("in_turn"):
+    in_turn = config.getoption("in_turn")
+    if in_turn:
         _keep(config, items, [item for item in items if _in_turn(item)])
     by_name: dict[str, list[pytest.Item]] = {}
     for item in items:
         name = item.nodeid
-        if one_loop:
+        once = in_turn and item.get_closest_marker("slow") is not None
+        if one_loop or once:
             name = _LOOP.sub("", name)
-        if one_store and isinstance(item, pytest.Function) and "url" in item.fixturenames:
+        if (one_store or once) and isinstance(item, pytest.Function) and "url" in item.fixturenames:
             name = _STORE.sub("", name)
         if one_store:
             name = _PLACE.sub(_alike, name)
-        in_memory = one_store and re.search(r"[\[-]memory[\]-]", item.nodeid)
+        in_memory = (one_store or once) and re.search(r"[\[-]memory[\]-]", item.nodeid)
         by_name.setdefault(name, []).extend([item] * (3 if in_memory else 1))
     chosen = {id(alike[zlib.crc32(name.encode()) % len(alike)]) for name, alike in by_name.items()}
     _keep(config, items, [item for item in items if id(item) in chosen])

@@ -246,7 +246,7 @@ SUBJECTS = [
 ]
 
 
-@pytest.fixture(scope="module", params=[KAFKA_4, pytest.param(KAFKA_3, marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=[KAFKA_4, pytest.param(KAFKA_3, marks=pytest.mark.long)])
 def broker(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, folder: Path
 ) -> Iterator[KafkaServer]:

@@ -330,7 +330,7 @@ async def test_a_broker_that_is_killed_amid_a_transaction(release: str, tmp_path
 
 
 @pytest.mark.kafka
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(300)
 async def test_the_cluster_is_upgraded_under_the_producer(tmp_path: Path, topic: str) -> None:
     """From `transaction.version` 1 to 2; the producer learns of it when it connects anew."""

@@ -291,10 +291,15 @@ archive(spark, destination, {"bootstrap.servers": bootstrap}, topics=[topic])
 @pytest.mark.parametrize(
     "step",
     [
-        "while tasks write",
-        "before the manifest's link",
         "between two moves",
-        *long("after planning", "after staging", "after the commit", "before staging is removed"),
+        *long(
+            "while tasks write",
+            "before the manifest's link",
+            "after planning",
+            "after staging",
+            "after the commit",
+            "before staging is removed",
+        ),
     ],
 )
 def test_killed_at_any_step(spark: SparkSession, gateway: str, topic: str, tmp_path: Path, step: str) -> None:

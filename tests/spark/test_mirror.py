@@ -311,9 +311,8 @@ def numbered(broker: str, topic: str, count: int) -> dict[int, list[bytes | None
     return {part: [b"%d" % number for number in range(part, count, 2)] for part in (0, 1)}
 
 
-@pytest.mark.parametrize(
-    "broker", ["gateway", pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.long])], indirect=True
-)
+@pytest.mark.long
+@pytest.mark.parametrize("broker", ["gateway", pytest.param("kafka", marks=pytest.mark.kafka)], indirect=True)
 def test_it_dies_at_each_request(broker: str, other: str, topic: str) -> None:
     expected = numbered(broker, topic, 1600)
     died = mirror_deaths.start(broker, other, topic, timeout=280)

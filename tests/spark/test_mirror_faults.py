@@ -289,7 +289,9 @@ def test_a_transaction_that_takes_too_long_is_no_other_run(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+@pytest.mark.parametrize(
+    ("sent", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 0, marks=pytest.mark.long)]
+)
 def test_the_command_goes_on_until_a_signal(
     gateway: str, other: str, topic: str, sent: signal.Signals, code: int
 ) -> None:

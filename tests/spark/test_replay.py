@@ -293,13 +293,10 @@ def values(broker: str, topic: str) -> dict[int, list[bytes | None]]:
     return {number: [each.value for each in own] for number, own in read(broker, topic).items()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "brokers",
-    [
-        pytest.param("gateway", marks=pytest.mark.long),
-        pytest.param("kafka", marks=pytest.mark.kafka),
-        pytest.param("kafka3", marks=[pytest.mark.kafka, pytest.mark.long]),
-    ],
+    ["gateway", pytest.param("kafka", marks=pytest.mark.kafka), pytest.param("kafka3", marks=pytest.mark.kafka)],
     indirect=True,
 )
 def test_it_dies_at_each_request(brokers: str, topic: str, tmp_path: Path) -> None:
