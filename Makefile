@@ -88,13 +88,14 @@ check: $(STAMP)
 ALONE = tests/simulation tests/unit tests/fuzz
 SERVED = tests $(ALONE:%=--ignore=%) -m "not long" -n 2 --dist loadgroup
 
-# The few that fail run once more by themselves, and are named (tests/again.py).
+# The few that fail run once more by themselves, and are named (tests/again.py); so are those that took the longest.
+SLOWEST = --durations=30 --durations-min=5
 ONCE_MORE = $(BIN)/python -m tests.again
 
 ## make test         set up, then lint and every test
 test: $(STAMP) lint
-	$(ONCE_MORE) $(ALONE) -m "not long" -n 4 --in-turn $(COVER)
-	$(ONCE_MORE) $(SERVED) --one-loop $(COVER)
+	$(ONCE_MORE) $(ALONE) -m "not long" -n 4 --in-turn $(SLOWEST) $(COVER)
+	$(ONCE_MORE) $(SERVED) --one-loop $(SLOWEST) $(COVER)
 
 # Following every line takes half as long again.
 ## make coverage     the same, and which lines no test reaches
