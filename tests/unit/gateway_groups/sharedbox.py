@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from kclient.gateway.groups.events import Beat, BeatResult, GroupSettings, Token
 from kclient.gateway.groups.sharing.group import SharedGroup
 from kclient.gateway.rows.consumer_groups import SHARE
-from tests.unit.gateway_groups.assignedbox import GroupBox
+from tests.unit.gateway_groups.assignedbox import PartitionsBox
 
 
-class SharedBox(GroupBox[SharedGroup]):
+class SharedBox(PartitionsBox[SharedGroup]):
     """Runs a `SharedGroup`: keeps the time, collects the replies, and stores at once unless told not to."""
 
     kind = SHARE

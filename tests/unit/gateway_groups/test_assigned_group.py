@@ -17,7 +17,8 @@ from kclient.errors import (
 from kclient.gateway.groups.group import AskedTopics
 from kclient.gateway.groups.offsets import OffsetCommit
 from kclient.gateway.rows.groups import CommittedOffset
-from tests.unit.gateway_groups.assignedbox import AssignedBox, BoxTopic
+from tests.unit.gateway_groups.assignedbox import AssignedBox
+from tests.unit.gateway_groups.progressbox import BoxTopic
 
 
 def commit_of(topic: BoxTopic, *numbers: int) -> OffsetCommit:

@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from kclient.errors import CoordinatorLoadInProgressError
+from kclient.gateway.groups.heartbeats import admit_member
 
 if TYPE_CHECKING:
     from kclient.gateway.groups.consumers.roster import ConsumerRoster
@@ -31,10 +32,7 @@ def admit_newcomer(memory: GroupMemory, group_id: str, beat: Beat, *, new: bool)
     names = (beat.member_id, beat.instance_id, beat.client_id, beat.client_host, beat.pattern)
     size = MEMBER + sum(sys.getsizeof(name or "") for name in names)
     size += sum(map(sys.getsizeof, beat.topics or ()))
-    if not memory.admits_member(group_id, size, new=new):
-        raise CoordinatorLoadInProgressError("there is no memory for more members of groups: it is tried again")
-    if not memory.admits_write(group_id):
-        raise CoordinatorLoadInProgressError("the store does not keep up with groups: it is tried again")
+    admit_member(memory, group_id, size, new=new)
 
 
 def admit_topics(memory: GroupMemory, group_id: str, members: ConsumerRoster, beat: Beat) -> None:

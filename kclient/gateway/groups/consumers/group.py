@@ -26,10 +26,11 @@ from kclient.gateway.groups.consumers.member import (
     ConsumerMember,
     MemberSubscription,
 )
-from kclient.gateway.groups.consumers.progress import GroupProgress, WaitingMember
+from kclient.gateway.groups.consumers.progress import ConsumerProgress
 from kclient.gateway.groups.consumers.states import ConsumerGroupState
 from kclient.gateway.groups.events import Action, Beat, BeatResult, Reply, Token
 from kclient.gateway.groups.offsets import Expiry
+from kclient.gateway.groups.progress import WaitingMember
 
 if TYPE_CHECKING:
     from kclient.gateway.groups.consumers.member import Held, Owned
@@ -45,7 +46,7 @@ MOST_TOPICS: Final = 10_000
 change. A pattern stands for as many as there are."""
 
 
-class AssignedGroup(GroupProgress):
+class AssignedGroup(ConsumerProgress):
     """One group whose partitions the coordinator assigns: takes its requests.
 
     Args:
@@ -54,16 +55,6 @@ class AssignedGroup(GroupProgress):
     """
 
     protocol_type: str | None = _PROTOCOL_TYPE
-
-    @property
-    def shown_state(self) -> str:
-        """The name of its state."""
-        return self.state.value
-
-    @property
-    def idle(self) -> bool:
-        """Whether nobody is in it."""
-        return self.state is ConsumerGroupState.EMPTY
 
     # Heartbeats
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from kclient.errors import ErrorCode, ProtocolError
 from kclient.gateway.groups.consumers.group import MOST_TOPICS, AssignedGroup
 from kclient.gateway.groups.consumers.member import JOINING, ClassicSide, ConsumerMember, Held, MemberSubscription
-from kclient.gateway.groups.consumers.progress import JOIN, SYNC, WaitingMember
+from kclient.gateway.groups.consumers.progress import JOIN, SYNC
 from kclient.gateway.groups.consumers.states import ConsumerGroupState, ReconcilingState
 from kclient.gateway.groups.events import (
     UNKNOWN_MEMBER,
@@ -30,6 +30,7 @@ from kclient.gateway.groups.events import (
     Token,
 )
 from kclient.gateway.groups.group import CLASSIC
+from kclient.gateway.groups.progress import WaitingMember
 from kclient.gateway.rows.groups import GroupSnapshot, MemberSnapshot
 from kclient.protocol.embedded import decode_embedded, encode_embedded
 from kclient.protocol.messages import ConsumerProtocolAssignment, ConsumerProtocolSubscription

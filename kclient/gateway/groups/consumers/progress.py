@@ -1,17 +1,16 @@
-"""How a consumer group goes on: its epochs, its deadlines, its next target, and where each member is with it.
+"""How a consumer group goes on: what its next target is made of, and where each member is with it.
 
-This half of the state machine knows the members; the other half, `group`, takes the requests. Share groups have this
-half, too, and another one for their requests (`sharing.group`).
+This half of the state machine knows the members (what all groups with epochs have in common is in `groups.progress`);
+the other half, `group`, takes the requests. Share groups have this half, too, and another one for their requests
+(`sharing.group`).
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import ClassVar, Final
 
-from kclient.errors import ErrorCode
 from kclient.gateway.groups.assignors.model import NONE, PartitionAssignor, Partitions
 from kclient.gateway.groups.assignors.table import ASSIGNORS
 from kclient.gateway.groups.consumers.member import (
@@ -32,65 +31,30 @@ from kclient.gateway.groups.consumers.states import (
     ConsumerGroupState,
     ReconcilingState,
 )
-from kclient.gateway.groups.consumers.storing import ChangedRows, consumer_rows
-from kclient.gateway.groups.events import (
-    Action,
-    GroupSettings,
-    Reply,
-    RowsStored,
-    Ticket,
-    WorkOut,
-)
-from kclient.gateway.groups.timers import Timers
+from kclient.gateway.groups.consumers.storing import consumer_rows
+from kclient.gateway.groups.events import Action, GroupSettings
+from kclient.gateway.groups.progress import REVOCATION, SESSION, GroupLife, GroupProgress, NextTarget
 from kclient.gateway.rows.consumer_groups import CONSUMER, ConsumerGroupSnapshot, ConsumerMemberSnapshot
-from kclient.gateway.rows.keys import parse_member_key
-from kclient.state_tables import next_state
 
-logger: logging.Logger = logging.getLogger("kclient.gateway.groups")
-
-_SESSION: Final = "session"
-_REVOCATION: Final = "revocation"
 JOIN: Final = "join"
 """The deadline of a member of the classic protocol that is to join again."""
 SYNC: Final = "sync"
 """The same of one that is to ask for its assignment."""
-_LATE: Final = {
-    _SESSION: "has not been heard of",
-    _REVOCATION: "has not given its partitions up",
-    JOIN: "has not joined again",
-    SYNC: "has not asked for its assignment",
-}
-"""The deadlines of a member, and what it has not done when they pass."""
-_TARGET: Final = "target"
-_STORE: Final = "store"
-_AGAIN_S: Final = 1.0
-"""Seconds until something that failed is tried again."""
+
+_LIFE: Final = GroupLife(
+    CONSUMER_GROUP_TABLE,
+    LEADS_TO,
+    ConsumerGroupEvent.REMOVED,
+    empty=ConsumerGroupState.EMPTY,
+    assigning=ConsumerGroupState.ASSIGNING,
+    reconciling=ConsumerGroupState.RECONCILING,
+    stable=ConsumerGroupState.STABLE,
+    dead=ConsumerGroupState.DEAD,
+)
 
 
-class WaitingMember(NamedTuple):
-    """A request of a member that waits for a target."""
-
-    member_id: str
-    respond: Callable[[ConsumerMember, float], list[Action]]
-    """Answers it, given the member and the time."""
-    refuse: Callable[[ErrorCode, str | None], Reply]
-    """Answers it with an error, and what is wrong."""
-
-
-class _Job:
-    """A target that is being worked out."""
-
-    __slots__ = ("epoch", "renamed", "waiting")
-
-    def __init__(self, epoch: int) -> None:
-        self.epoch = epoch
-        self.renamed: dict[str, str] = {}
-        """Static members that came back meanwhile: the old ids by the new ones."""
-        self.waiting: list[WaitingMember] = []
-
-
-class GroupProgress:
-    """The epochs of a group, and its deadlines.
+class ConsumerProgress(GroupProgress[ConsumerGroupState, ConsumerMember, ConsumerRoster, Partitions]):
+    """The epochs of a group whose members read topics, and its deadlines.
 
     Args:
         group_id: The name of the group.
@@ -98,20 +62,16 @@ class GroupProgress:
     """
 
     type: str = CONSUMER
+    _LATE: ClassVar[Mapping[str, str]] = {
+        SESSION: "has not been heard of",
+        REVOCATION: "has not given its partitions up",
+        JOIN: "has not joined again",
+        SYNC: "has not asked for its assignment",
+    }
 
     def __init__(self, group_id: str, settings: GroupSettings) -> None:
-        self.group_id: str = group_id
-        self.settings: GroupSettings = settings
-        self.state: ConsumerGroupState = ConsumerGroupState.EMPTY
-        self.group_epoch: int = 0
-        self.assignment_epoch: int = 0
-        self.members: ConsumerRoster = self._empty_roster()
-        self._rows = ChangedRows(group_id, self.members, self.snapshot, consumer_rows(self.members))
-        self._timers: Timers[tuple[str, str]] = Timers()
-        self._job: _Job | None = None
-        self._next_target = float("-inf")
-        """When the next target may be worked out."""
-        self._emptied = False
+        members = self._empty_roster()
+        super().__init__(group_id, settings, _LIFE, epoch=0, members=members, form=consumer_rows(members), nothing=NONE)
         self._seen = -1
         """The changes of topics that have been looked at; -1 before anybody has, as after a restart."""
         self._version = 0
@@ -121,11 +81,6 @@ class GroupProgress:
     def untouched(self) -> bool:
         """Whether nobody has ever been in it, so that nothing of it is stored."""
         return not self.group_epoch and self.state is ConsumerGroupState.EMPTY
-
-    @property
-    def size(self) -> int:
-        """About how many bytes of memory its members take."""
-        return self.members.size
 
     # In what types of groups differ
 
@@ -147,138 +102,30 @@ class GroupProgress:
         """Works out a target."""
         return ASSIGNORS[self.members.assignor]
 
-    # Time
+    @property
+    def _limits_targets(self) -> bool:
+        """A member that learns only now what its pattern stands for need not wait."""
+        return self.members.partitions > 0
 
-    def next_deadline(self) -> float | None:
-        """When `advance` has to be called, or None."""
-        return self._timers.next_deadline()
+    @property
+    def _may_assign(self) -> bool:
+        return self._seen >= 0
 
-    def advance(self, now: float) -> list[Action]:
-        """Do everything whose time has come."""
-        actions: list[Action] = []
-        while (due := self._timers.pop_due(now)) is not None:
-            kind, member_id = due
-            member = self.members.get(member_id)
-            if kind == _TARGET:
-                actions += self._want_target(now)
-            elif kind in _LATE and member is not None:
-                logger.info("group %s: %s %s in time and is removed", self.group_id, member_id, _LATE[kind])
-                actions += self._remove(member, now)
-        return actions + self._settle()
+    def _next(self) -> NextTarget[Partitions]:
+        members = self.members
+        return NextTarget(partial(_assigned, self._assign, members.picture()), len(members) + members.partitions)
+
+    # Members
 
     def _heard(self, member: ConsumerMember, now: float) -> None:
         timeout_ms = self._session_timeout_ms
         if member.classic is not None:
             timeout_ms = member.classic.session_timeout_ms
-        self._timers.schedule((_SESSION, member.member_id), now + timeout_ms / 1000)
-
-    def _forget(self, member_id: str) -> None:
-        for kind in _LATE:
-            self._timers.cancel((kind, member_id))
-
-    def _settle(self) -> list[Action]:
-        """After everything that happened: be in the state that follows from it, and have stored what has changed."""
-        if self.state is ConsumerGroupState.DEAD:
-            return []
-        following = self._following()
-        if following is not self.state:
-            self._emptied = self._emptied or following is ConsumerGroupState.EMPTY
-            self._go(LEADS_TO[following])
-        actions: list[Action] = [*self._rows.store(emptied=self._emptied)]
-        if actions:
-            self._emptied = False
-        return actions
-
-    def _following(self) -> ConsumerGroupState:
-        if not len(self.members):
-            return ConsumerGroupState.EMPTY
-        if self.group_epoch > self.assignment_epoch:
-            return ConsumerGroupState.ASSIGNING
-        return ConsumerGroupState.RECONCILING if self.members.lagging else ConsumerGroupState.STABLE
-
-    def _go(self, event: ConsumerGroupEvent) -> None:
-        self.state = next_state(CONSUMER_GROUP_TABLE, self.state, event, self)
-
-    def __str__(self) -> str:
-        return f"group {self.group_id!r}"
-
-    # Epochs and targets
+        self._timers.schedule((SESSION, member.member_id), now + timeout_ms / 1000)
 
     def _begin_at(self, epoch: int) -> None:
         """Have an epoch, and a target that its members have reached."""
         self.group_epoch = self.assignment_epoch = epoch
-
-    def _bump(self, reason: str) -> None:
-        """Something has changed that asks for another target."""
-        self.group_epoch += 1
-        self._rows.change_group()
-        logger.info("group %s: epoch %d (%s)", self.group_id, self.group_epoch, reason)
-
-    def rebalance(self, reason: str, now: float) -> list[Action]:
-        """Work out another target, although nothing has changed."""
-        self._bump(reason)
-        return self._want_target(now) + self._settle()
-
-    def _want_target(self, now: float) -> list[Action]:
-        """Have the next target worked out, if there has to be one and it is time for it.
-
-        While nobody has looked at the topics, there is none to work out: the first heartbeat does so, and asks again.
-        """
-        if self.group_epoch <= self.assignment_epoch or self._job is not None or not len(self.members):
-            return []
-        if self._seen < 0:
-            return []
-        if now < self._next_target:
-            self._timers.schedule((_TARGET, ""), self._next_target)
-            return []
-        job = self._job = _Job(self.group_epoch)
-        members = self.members
-        work = partial(_assigned, self._assign, members.picture())
-        return [WorkOut(work, len(members) + members.partitions, partial(self._worked_out, job))]
-
-    def _worked_out(self, job: _Job, targets: Mapping[str, Partitions] | None, now: float) -> Sequence[Action]:
-        """A target is there; None if it could not be worked out."""
-        if job is not self._job:
-            return ()
-        self._job = None
-        if self.members.partitions:  # a member that learns only now what its pattern stands for need not wait
-            self._next_target = now + self._assignment_interval_ms / 1000
-        if targets is None:
-            self._next_target = now + _AGAIN_S
-            self._timers.schedule((_TARGET, ""), self._next_target)
-            why = "the assignor failed: the log of the gateway tells why"
-            return [each.refuse(ErrorCode.UNKNOWN_SERVER_ERROR, why) for each in job.waiting]
-        renamed = {new: targets.get(old, NONE) for new, old in job.renamed.items()}
-        for member in self.members.retarget({**targets, **renamed}, NONE):
-            self._rows.change(member.member_id)
-        self.assignment_epoch = job.epoch
-        self._rows.change_group()
-        actions: list[Action] = []
-        for waiting in job.waiting:
-            found = self.members.get(waiting.member_id)
-            if found is None:
-                actions.append(waiting.refuse(ErrorCode.UNKNOWN_MEMBER_ID, None))
-            else:
-                actions += waiting.respond(found, now)
-        return [*actions, *self._want_target(now), *self._settle()]
-
-    # Members
-
-    def _respond_or_wait(self, waiting: WaitingMember, member: ConsumerMember, now: float) -> list[Action]:
-        """Have the next target worked out if there has to be one, and answer a member: who asks for it waits for it."""
-        actions = self._want_target(now)
-        if self._job is not None and (actions or not self.assignment_epoch):
-            self._job.waiting.append(waiting)
-        else:
-            actions += waiting.respond(member, now)
-        return actions
-
-    def _when_stored(self, member: ConsumerMember, reply: Reply) -> list[Action]:
-        """Answer a member when what it is told is stored."""
-        if self._rows.is_stored(member.member_id):
-            return [reply]
-        self._rows.answer(reply)
-        return []
 
     def _advance_member(self, member: ConsumerMember, owned: Owned | None, now: float) -> None:
         members = self.members
@@ -294,11 +141,14 @@ class GroupProgress:
             members.hold(member, held)
             self._rows.change(member.member_id)
             if member.state is ReconcilingState.UNREVOKED_PARTITIONS and member.classic is None:
-                deadline = now + max(member.rebalance_timeout_ms, 0) / 1000
-                self._timers.schedule((_REVOCATION, member.member_id), deadline)
+                self._limit_revocation(member, now)
             else:
-                self._timers.cancel((_REVOCATION, member.member_id))
+                self._timers.cancel((REVOCATION, member.member_id))
         self._note_lag(member)
+
+    def _is_revoking(self, member: ConsumerMember) -> bool:
+        there = member.epoch != AWAY and member.classic is None
+        return there and member.state is ReconcilingState.UNREVOKED_PARTITIONS
 
     def _note_lag(self, member: ConsumerMember) -> None:
         if member.state is ReconcilingState.STABLE and member.epoch == self.assignment_epoch:
@@ -307,10 +157,7 @@ class GroupProgress:
             self.members.lagging.add(member.member_id)
 
     def _remove(self, member: ConsumerMember, now: float) -> list[Action]:
-        """A member is in the group no more: the others get what it had."""
-        self.members.remove(member)
-        self._forget(member.member_id)
-        self._rows.change(member.member_id)
+        self._drop(member)
         converted = self._converted(now)
         if converted:
             return converted
@@ -324,9 +171,7 @@ class GroupProgress:
     def _replace(self, old: ConsumerMember, member_id: str) -> ConsumerMember:
         """A static member has come back under another id."""
         new = old.successor(member_id)
-        self.members.remove(old)
-        self._forget(old.member_id)
-        self._rows.change(old.member_id)
+        self._drop(old)
         self.members.add(new)
         self.members.lagging.add(member_id)
         self._rows.change(member_id)
@@ -340,61 +185,10 @@ class GroupProgress:
         member.epoch, member.revoking = AWAY, NOTHING
         self.members.hold(member, held)
         self.members.lagging.add(member.member_id)
-        self._timers.cancel((_REVOCATION, member.member_id))
+        self._timers.cancel((REVOCATION, member.member_id))
         self._rows.change(member.member_id)
 
-    # The store, and the end
-
-    def stored(self, ticket: Ticket, error: ErrorCode, now: float) -> Sequence[Action]:
-        """Rows were stored, or were not."""
-        if not isinstance(ticket, RowsStored):
-            return ()
-        actions: list[Action] = [*self._rows.stored(ticket, error)]
-        if self.state is ConsumerGroupState.DEAD:
-            return actions
-        if error:
-            for member_id in ticket.taken:
-                member = self.members.get(member_id)
-                if member is not None:
-                    member.untold = True
-            self._timers.schedule((_STORE, ""), now + _AGAIN_S)  # `advance` stores what has not been
-            return actions
-        return [*actions, *self._settle()]
-
-    def delete(self) -> ErrorCode:
-        """Remove the group if it has no members; returns NONE, NON_EMPTY_GROUP or GROUP_ID_NOT_FOUND."""
-        if self.state is ConsumerGroupState.DEAD:
-            return ErrorCode.GROUP_ID_NOT_FOUND
-        if self.state is not ConsumerGroupState.EMPTY:
-            return ErrorCode.NON_EMPTY_GROUP
-        self.unload()
-        return ErrorCode.NONE
-
-    @property
-    def other_rows(self) -> Sequence[str]:
-        """The keys of rows beside the group's own that the store may still have, of members that have gone."""
-        return list(self._rows.keys)
-
-    def remove_rows(self, keys: Sequence[str]) -> bool:
-        """Remove rows of members that there were; those who are members again have their own stored."""
-        for key in keys:
-            self._rows.change(parse_member_key(key)[1])
-        return True
-
-    @property
-    def settled(self) -> bool:
-        """Whether the store has all of it."""
-        return self._rows.settled
-
-    def unload(self, error: ErrorCode = ErrorCode.NOT_COORDINATOR) -> list[Action]:
-        """This coordinator lets go of the group: whoever waits is answered with `error`."""
-        actions: list[Action] = [*self._rows.unload(error)]
-        job, self._job = self._job, None
-        if job is not None:
-            actions += [each.refuse(error, None) for each in job.waiting]
-        self._timers.clear()
-        self._go(ConsumerGroupEvent.REMOVED)
-        return actions
+    # What is stored
 
     def snapshot(self) -> ConsumerGroupSnapshot:
         """The group as it is stored, without its members."""
@@ -423,18 +217,6 @@ class GroupProgress:
         if snapshot.session_timeout_ms is not None:
             member.classic = ClassicSide(snapshot.session_timeout_ms, snapshot.protocols)
         self.members.add(member)
-
-    def restored(self, now: float) -> list[Action]:
-        """All members are there: they have one session to be heard of."""
-        for member in self.members:
-            self._heard(member, now)
-            self._note_lag(member)
-            revokes = member.state is ReconcilingState.UNREVOKED_PARTITIONS and member.epoch != AWAY
-            if revokes and member.classic is None:
-                deadline = now + max(member.rebalance_timeout_ms, 0) / 1000
-                self._timers.schedule((_REVOCATION, member.member_id), deadline)
-        self._rows.restored()
-        return [*self._settle()]
 
 
 def _assigned(assign: PartitionAssignor, picture: Picture) -> dict[str, Partitions]:

@@ -5,6 +5,6 @@ partition alone: what a member is to have it has at once, and nobody has to give
 partitions is kept by the leaders of these (`gateway.shares`), not here.
 
 - `group.py`: the state machine: heartbeats, deadlines.
-- `membership.py`: takes the requests of members.
+- `membership.py`: takes the requests of members (with `groups.heartbeats`).
 - `administration.py`: start offsets, and the end of a group, for administrators.
 """

@@ -15,11 +15,12 @@ from kclient.errors import ErrorCode, GroupMaxSizeReachedError, UnknownMemberIdE
 from kclient.gateway.groups.assignors.simple import assign_simply
 from kclient.gateway.groups.consumers.group import MOST_TOPICS, check_epoch
 from kclient.gateway.groups.consumers.member import JOINING, LEAVING, ConsumerMember, MemberSubscription
-from kclient.gateway.groups.consumers.progress import GroupProgress, WaitingMember
+from kclient.gateway.groups.consumers.progress import ConsumerProgress
 from kclient.gateway.groups.consumers.roster import SharedRoster
 from kclient.gateway.groups.consumers.states import ConsumerGroupState
 from kclient.gateway.groups.events import Action, Beat, BeatResult, Reply, Token
 from kclient.gateway.groups.group import CommitsNothing
+from kclient.gateway.groups.progress import WaitingMember
 from kclient.gateway.rows.consumer_groups import SHARE
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ _FIRST_EPOCH: Final = 1
 """The epoch of a group that begins without members."""
 
 
-class SharedGroup(CommitsNothing, GroupProgress):
+class SharedGroup(CommitsNothing, ConsumerProgress):
     """One share group: takes its requests.
 
     Args:

@@ -4,68 +4,35 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kclient.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailableError, GroupIdNotFoundError
+from kclient.errors import CoordinatorLoadInProgressError
 from kclient.gateway.groups.consumers.admission import admit_newcomer, admit_topics
-from kclient.gateway.groups.consumers.member import JOINING
 from kclient.gateway.groups.events import Beat, BeatResult
+from kclient.gateway.groups.heartbeats import BeatMembership, group_of_type
 from kclient.gateway.groups.sharing.group import SharedGroup
 from kclient.gateway.groups.table import Parked
 from kclient.gateway.rows.consumer_groups import SHARE
 
 if TYPE_CHECKING:
-    from kclient.gateway.clock import Clock
+    from collections.abc import Sequence
+
+    from kclient.gateway.groups.events import Action, Token
     from kclient.gateway.groups.group import ManagedGroup
-    from kclient.gateway.groups.memory import GroupMemory
     from kclient.gateway.groups.table import GroupTable
-    from kclient.gateway.topics.table import TopicTable
 
 
-class SharedMembership:
-    """Who is in which share group. Its methods never wait; what must wait returns an object to wait on.
+class SharedMembership(BeatMembership[SharedGroup, Beat, BeatResult]):
+    """Who is in which share group."""
 
-    Args:
-        table: All groups.
-        topics: All topics.
-        memory: Whether there is room for more members.
-        clock: What time it is.
-    """
+    def _known(self, group_id: str) -> tuple[ManagedGroup, SharedGroup]:
+        return shared_group(self._table, group_id)
 
-    def __init__(self, table: GroupTable, topics: TopicTable, memory: GroupMemory, clock: Clock) -> None:
-        self._table = table
-        self._topics = topics
-        self._memory = memory
-        self._clock = clock
+    def _admit_more(self, group_id: str, group: SharedGroup, beat: Beat) -> None:
+        admit_topics(self._memory, group_id, group.members, beat)
 
-    def heartbeat(self, group_id: str, beat: Beat) -> Parked[BeatResult]:
-        """A ShareGroupHeartbeat request.
-
-        Args:
-            group_id: The group.
-            beat: What the member says.
-
-        Raises:
-            KafkaError: The member is refused; see `SharedGroup.heartbeat`.
-            CoordinatorLoadInProgressError: There is no memory for it now: it tries again.
-            GroupIdNotFoundError: There is no such group, or it is of another type.
-        """
-        table = self._table
-        if table.closed:
-            raise CoordinatorNotAvailableError("the gateway is closing")
-        joins = beat.epoch == JOINING
-        managed, group = self._joined(group_id, beat) if joins else shared_group(table, group_id)
-        parked: Parked[BeatResult] = Parked()
-        try:
-            admit_topics(self._memory, group_id, group.members, beat)
-            actions = group.heartbeat(beat, parked, self._topics, self._clock.now())
-        except Exception:
-            if joins:
-                table.perform(managed, ())  # a group that nobody came into is none
-            raise
-        table.perform(managed, actions)
-        return parked
+    def _take(self, group: SharedGroup, beat: Beat, token: Token) -> Sequence[Action]:
+        return group.heartbeat(beat, token, self._topics, self._clock.now())
 
     def _joined(self, group_id: str, beat: Beat) -> tuple[ManagedGroup, SharedGroup]:
-        """The group that somebody joins, which may be a new one."""
         table = self._table
         new = group_id not in table.groups
         if new or beat.member_id not in shared_group(table, group_id)[1].members:
@@ -109,9 +76,4 @@ def shared_group(table: GroupTable, group_id: str) -> tuple[ManagedGroup, Shared
     Raises:
         GroupIdNotFoundError: There is none, or a group of another type has the name.
     """
-    managed = table.groups.get(group_id)
-    if managed is None:
-        raise GroupIdNotFoundError(f"Group {group_id[:300]} not found.")
-    if not isinstance(managed.group, SharedGroup):
-        raise GroupIdNotFoundError(f"Group {group_id[:300]} is not a share group.")
-    return managed, managed.group
+    return group_of_type(table, group_id, SharedGroup, SHARE)

@@ -8,8 +8,8 @@ for itself.
 - `states.py`: the states of a group and of its members.
 - `member.py`, `reconciling.py`: a member, and its next step to what it is to have.
 - `roster.py`: the members, and which process has which task.
-- `progress.py`, `group.py`: the state machine: deadlines and targets; heartbeats, commits.
+- `progress.py`, `group.py`: the state machine: targets (with `groups.progress`); heartbeats, commits.
 - `endpoints.py`: who has the partitions of a task, for queries of applications among themselves.
-- `membership.py`: takes the requests of members.
+- `membership.py`: takes the requests of members (with `groups.heartbeats`).
 - `creating.py`: makes internal topics that are missing.
 """

@@ -21,6 +21,7 @@ from kclient.errors import (
 from kclient.gateway.groups.consumers.reading import TopicsRead
 from kclient.gateway.groups.events import Action, GroupSettings, Reply, Token
 from kclient.gateway.groups.offsets import Expiry
+from kclient.gateway.groups.progress import WaitingMember
 from kclient.gateway.groups.streaming.configuring import Configured, check_tasks, configure
 from kclient.gateway.groups.streaming.endpoints import Endpoints
 from kclient.gateway.groups.streaming.member import JOINING, StreamsMember
@@ -92,7 +93,8 @@ class StreamsGroup(StreamsProgress):
         if beat.shutdown:
             self._shut_down(member.member_id)
         respond = partial(self._answer, beat, token, before, behind)
-        return self._respond_or_wait(member, respond, partial(_refuse, token), now) + self._settle()
+        waiting = WaitingMember(member.member_id, respond, partial(_refuse, token))
+        return self._respond_or_wait(waiting, member, now) + self._settle()
 
     def check(self, beat: StreamsBeat, topics: CoordinatedTopics) -> tuple[StreamsMember | None, Topology]:
         """Whether a heartbeat of somebody who does not leave is taken; raises as `heartbeat`.

@@ -3,75 +3,36 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from kclient.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailableError, GroupIdNotFoundError
+from kclient.errors import CoordinatorLoadInProgressError
 from kclient.gateway.groups.classic import ClassicGroup
+from kclient.gateway.groups.heartbeats import BeatMembership, admit_member, group_of_type
 from kclient.gateway.groups.streaming.group import StreamsGroup
-from kclient.gateway.groups.streaming.member import JOINING
 from kclient.gateway.groups.streaming.progress import TOPOLOGY
 from kclient.gateway.groups.streams_beats import StreamsBeat, StreamsBeatResult
-from kclient.gateway.groups.table import Parked
 from kclient.gateway.rows.streams_groups import STREAMS
 
 if TYPE_CHECKING:
-    from kclient.gateway.clock import Clock
+    from kclient.gateway.groups.events import Action, Token
     from kclient.gateway.groups.group import ManagedGroup
-    from kclient.gateway.groups.memory import GroupMemory
     from kclient.gateway.groups.table import GroupTable
-    from kclient.gateway.topics.table import TopicTable
 
 _MEMBER: Final = 3_000
 """About how many bytes of memory a new member takes, beside its names."""
 
 
-class StreamsMembership:
-    """Who is in which streams group. Its methods never wait; what must wait returns an object to wait on.
+class StreamsMembership(BeatMembership[StreamsGroup, StreamsBeat, StreamsBeatResult]):
+    """Who is in which streams group."""
 
-    Args:
-        table: All groups.
-        topics: All topics.
-        memory: Whether there is room for more members.
-        clock: What time it is.
-    """
+    def _known(self, group_id: str) -> tuple[ManagedGroup, StreamsGroup]:
+        return streams_group(self._table, group_id)
 
-    def __init__(self, table: GroupTable, topics: TopicTable, memory: GroupMemory, clock: Clock) -> None:
-        self._table = table
-        self._topics = topics
-        self._memory = memory
-        self._clock = clock
-
-    def heartbeat(self, group_id: str, beat: StreamsBeat) -> Parked[StreamsBeatResult]:
-        """A StreamsGroupHeartbeat request.
-
-        Args:
-            group_id: The group.
-            beat: What the member says.
-
-        Raises:
-            KafkaError: The member is refused; see `StreamsGroup.heartbeat`.
-            CoordinatorLoadInProgressError: There is no memory for it now: it tries again.
-            GroupIdNotFoundError: There is no such group, or it is of another type.
-        """
-        table = self._table
-        if table.closed:
-            raise CoordinatorNotAvailableError("the gateway is closing")
-        joins = beat.epoch == JOINING
-        managed, group = self._joined(group_id, beat) if joins else streams_group(table, group_id)
-        self._admit_more(group_id, group, beat)
-        parked: Parked[StreamsBeatResult] = Parked()
-        try:
-            actions = group.heartbeat(beat, parked, self._topics, self._clock.now())
-        except Exception:
-            if joins:
-                table.perform(managed, ())  # a group that nobody came into is none
-            raise
-        table.perform(managed, actions)
-        return parked
+    def _take(self, group: StreamsGroup, beat: StreamsBeat, token: Token) -> Sequence[Action]:
+        return group.heartbeat(beat, token, self._topics, self._clock.now())
 
     def _joined(self, group_id: str, beat: StreamsBeat) -> tuple[ManagedGroup, StreamsGroup]:
-        """The group that somebody joins, which may be a new one."""
         table = self._table
         managed = table.groups.get(group_id)
         known = None if managed is None else managed.group
@@ -93,13 +54,9 @@ class StreamsMembership:
         size += _size_of(beat.tags or ()) + (0 if beat.endpoint is None else len(beat.endpoint.host))
         if beat.topology is not None and (group is None or group.topology is None):
             size += TOPOLOGY * len(beat.topology.text)
-        if not self._memory.admits_member(group_id, size, new=new):
-            raise CoordinatorLoadInProgressError("there is no memory for more members of groups: it is tried again")
-        if not self._memory.admits_write(group_id):
-            raise CoordinatorLoadInProgressError("the store does not keep up with groups: it is tried again")
+        admit_member(self._memory, group_id, size, new=new)
 
     def _admit_more(self, group_id: str, group: StreamsGroup, beat: StreamsBeat) -> None:
-        """Ask for the memory of what a member, who is in the group, says more of itself than before."""
         member = group.members.get(beat.member_id)
         if member is None or (beat.tags is None and beat.endpoint is None):
             return
@@ -130,9 +87,4 @@ def streams_group(table: GroupTable, group_id: str) -> tuple[ManagedGroup, Strea
     Raises:
         GroupIdNotFoundError: There is none, or a group of another type has the name.
     """
-    managed = table.groups.get(group_id)
-    if managed is None:
-        raise GroupIdNotFoundError(f"Group {group_id[:300]} not found.")
-    if not isinstance(managed.group, StreamsGroup):
-        raise GroupIdNotFoundError(f"Group {group_id[:300]} is not a streams group.")
-    return managed, managed.group
+    return group_of_type(table, group_id, StreamsGroup, STREAMS)
