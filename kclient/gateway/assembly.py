@@ -74,7 +74,8 @@ from kclient.gateway.handlers.share_groups_offsets import (
     DeleteShareGroupOffsetsHandler,
     DescribeShareGroupOffsetsHandler,
 )
-from kclient.gateway.handlers.streams_groups import StreamsGroupDescribeHandler, StreamsGroupHeartbeatHandler
+from kclient.gateway.handlers.streams_groups import StreamsGroupHeartbeatHandler
+from kclient.gateway.handlers.streams_groups_describe import StreamsGroupDescribeHandler
 from kclient.gateway.handlers.table import HandlerTable
 from kclient.gateway.handlers.telemetry import GetTelemetrySubscriptionsHandler, PushTelemetryHandler
 from kclient.gateway.handlers.topics import CreatePartitionsHandler, CreateTopicsHandler, DeleteTopicsHandler

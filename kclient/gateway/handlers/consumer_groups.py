@@ -10,26 +10,25 @@ from typing import TYPE_CHECKING, ClassVar, Final, cast
 
 from kclient.acls import AclOperation, ResourceType
 from kclient.errors import (
-    ErrorCode,
-    GroupIdNotFoundError,
     InvalidRequestError,
-    KafkaError,
     UnsupportedAssignorError,
     UnsupportedVersionError,
 )
-from kclient.gateway.error_codes import Role, put_error, text_of
+from kclient.gateway.error_codes import Role, text_of
 from kclient.gateway.features import GROUP_VERSION
 from kclient.gateway.groups.assignors.table import ASSIGNORS
 from kclient.gateway.groups.consumers.group import MOST_TOPICS, AssignedGroup
 from kclient.gateway.groups.consumers.member import AWAY, JOINING, LEAVING
 from kclient.gateway.groups.events import Beat, BeatResult
+from kclient.gateway.groups.heartbeats import group_of_type
 from kclient.gateway.groups.replies import when_done
+from kclient.gateway.handlers._describing import GroupDescribeHandler
 from kclient.gateway.handlers._members import check_read, names_of_topics, rows_of_topics
 from kclient.gateway.handlers._work import FEW, Work, rows_for, started
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
+from kclient.gateway.rows.consumer_groups import CONSUMER
 from kclient.protocol.lazy_arrays import lazily
 from kclient.protocol.messages.consumer_groups import (
-    ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
     ConsumerGroupDescribeResponseAssignment,
     ConsumerGroupDescribeResponseDescribedGroup,
@@ -63,8 +62,6 @@ _SLICE: Final = 4_096
 """So many partitions are looked at before others have their turn."""
 _PER_TOPIC, _PER_PARTITION = 500, 80
 """About how many bytes of memory a topic and a partition take that a member says it has."""
-_PER_GROUP: Final = 1_000
-"""About how many bytes of memory the row of a group takes, without its members."""
 
 
 class ConsumerGroupHeartbeatHandler(Handler):
@@ -191,69 +188,30 @@ def _response(result: BeatResult, interval_ms: int) -> ConsumerGroupHeartbeatRes
     return response
 
 
-class ConsumerGroupDescribeHandler(Handler):
+class ConsumerGroupDescribeHandler(GroupDescribeHandler[ConsumerGroupDescribeResponseDescribedGroup, AssignedGroup]):
     """Shows consumer groups: their epochs, and what each member has and is to have."""
 
     API: ClassVar[ApiKey] = ApiKey.CONSUMER_GROUP_DESCRIBE
     VERSIONS: ClassVar[VersionRange] = (0, 1)
-    ROLE: ClassVar[Role] = Role.GROUPS
-    ONLY_READS: ClassVar[bool] = True
+    _ROW = ConsumerGroupDescribeResponseDescribedGroup
+    _RESPONSE = ConsumerGroupDescribeResponse
 
     def __init__(self, access: Access, table: GroupTable, topics: TopicTable) -> None:
-        self._access = access
+        super().__init__(access)
         self._table = table
         self._topics = topics
 
-    def begin(self, request: ConsumerGroupDescribeRequest, context: RequestContext) -> Begun:
-        """Describe each group that is named."""
-        return cast("Begun", started(self._begin(request, context)))
-
-    def _begin(self, request: ConsumerGroupDescribeRequest, context: RequestContext) -> Work:
-        rows: list[ConsumerGroupDescribeResponseDescribedGroup] = []
-        for group_id in request.group_ids:
-            row = _empty(group_id)
-            rows.append(row)
-            try:
-                self._access.check_group(context.connection, AclOperation.DESCRIBE, group_id)
-                if request.include_authorized_operations:
-                    operations = self._access.operations(context.connection, ResourceType.GROUP, group_id)
-                    row.authorized_operations = operations
-                managed = self._table.groups.get(group_id)
-                if managed is None:
-                    raise GroupIdNotFoundError(f"Group {group_id[:300]} not found.")
-                if not isinstance(managed.group, AssignedGroup):
-                    raise GroupIdNotFoundError(f"Group {group_id[:300]} is not a consumer group.")
-                yield from self._describe(managed.group, row, context.connection)
-            except KafkaError as error:
-                failed = _empty(group_id)
-                put_error(failed, error, self.ROLE)
-                rows[-1] = failed
-            if len(rows) % FEW == 0:
-                yield _PER_GROUP * FEW
-        return ConsumerGroupDescribeResponse(groups=lazily(len(rows), iter(rows)))
+    def _find(self, group_id: str) -> AssignedGroup:
+        return group_of_type(self._table, group_id, AssignedGroup, CONSUMER)[1]
 
     def _describe(
         self, group: AssignedGroup, row: ConsumerGroupDescribeResponseDescribedGroup, client: ConnectionContext
     ) -> Work:
-        """Its members are described while the response is encoded; that the client may is found out before."""
-        row.group_state = group.shown_state
-        row.group_epoch, row.assignment_epoch = group.group_epoch, group.assignment_epoch
+        self._put_state(group, row)
         row.assignor_name = group.members.assignor
         members = list(group.members)
         names = yield from names_of_topics(members, self._access, self._topics, client)
         row.members = lazily(len(members), (_described(member, names) for member in members))
-
-    def fail(
-        self, request: ConsumerGroupDescribeRequest, context: RequestContext, error: KafkaError
-    ) -> ConsumerGroupDescribeResponse:
-        """The same error for each group."""
-
-        def failed(group_id: str) -> ConsumerGroupDescribeResponseDescribedGroup:
-            row = _empty(group_id)
-            put_error(row, error, self.ROLE)
-            return row
-
-        return ConsumerGroupDescribeResponse(groups=lazily(len(request.group_ids), map(failed, request.group_ids)))
 
 
 def _described(member: ConsumerMember, names: Mapping[bytes, str]) -> ConsumerGroupDescribeResponseMember:
@@ -281,9 +239,3 @@ def _assignment(
         )
 
     return ConsumerGroupDescribeResponseAssignment(topic_partitions=rows_of_topics(partitions, names, topic))
-
-
-def _empty(group_id: str) -> ConsumerGroupDescribeResponseDescribedGroup:
-    return ConsumerGroupDescribeResponseDescribedGroup(
-        error_code=ErrorCode.NONE, group_id=group_id, group_state="", assignor_name=""
-    )

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, Final, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
-from kclient.acls import AclOperation, ResourceType
-from kclient.errors import InvalidRequestError, KafkaError, UnsupportedVersionError
-from kclient.gateway.error_codes import Role, put_error, text_of
+from kclient.acls import AclOperation
+from kclient.errors import InvalidRequestError, UnsupportedVersionError
+from kclient.gateway.error_codes import Role, text_of
 from kclient.gateway.features import SHARE_VERSION
 from kclient.gateway.groups.assignors.simple import SIMPLE
 from kclient.gateway.groups.consumers.group import MOST_TOPICS
 from kclient.gateway.groups.consumers.member import JOINING, LEAVING
 from kclient.gateway.groups.events import Beat, BeatResult
 from kclient.gateway.groups.replies import when_done
+from kclient.gateway.groups.sharing.group import SharedGroup
 from kclient.gateway.groups.sharing.membership import shared_group
+from kclient.gateway.handlers._describing import GroupDescribeHandler
 from kclient.gateway.handlers._members import check_read, names_of_topics, rows_of_topics
-from kclient.gateway.handlers._work import FEW, Work, rows_for, started
+from kclient.gateway.handlers._work import Work, rows_for, started
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
 from kclient.gateway.topics.names import MAX_NAME
 from kclient.protocol.lazy_arrays import lazily
 from kclient.protocol.messages.share import (
-    ShareGroupDescribeRequest,
     ShareGroupDescribeResponse,
     ShareGroupDescribeResponseAssignment,
     ShareGroupDescribeResponseDescribedGroup,
@@ -39,13 +40,9 @@ if TYPE_CHECKING:
     from kclient.gateway.contexts import ConnectionContext, RequestContext
     from kclient.gateway.features import Features
     from kclient.gateway.groups.consumers.member import ConsumerMember
-    from kclient.gateway.groups.sharing.group import SharedGroup
     from kclient.gateway.groups.sharing.membership import SharedMembership
     from kclient.gateway.groups.table import GroupTable
     from kclient.gateway.topics.table import TopicTable
-
-_PER_GROUP: Final = 1_000
-"""About how many bytes of memory the row of a group takes, without its members."""
 
 
 def check_shares_are_on(features: Features) -> None:
@@ -126,63 +123,34 @@ def _response(result: BeatResult, interval_ms: int) -> ShareGroupHeartbeatRespon
     return response
 
 
-class ShareGroupDescribeHandler(Handler):
+class ShareGroupDescribeHandler(GroupDescribeHandler[ShareGroupDescribeResponseDescribedGroup, SharedGroup]):
     """Shows share groups: their epochs, and what each member may read."""
 
     API: ClassVar[ApiKey] = ApiKey.SHARE_GROUP_DESCRIBE
     VERSIONS: ClassVar[VersionRange] = (1, 1)
-    ROLE: ClassVar[Role] = Role.GROUPS
-    ONLY_READS: ClassVar[bool] = True
+    _ROW = ShareGroupDescribeResponseDescribedGroup
+    _RESPONSE = ShareGroupDescribeResponse
 
     def __init__(self, access: Access, table: GroupTable, topics: TopicTable, features: Features) -> None:
-        self._access = access
+        super().__init__(access)
         self._table = table
         self._topics = topics
         self._features = features
 
-    def begin(self, request: ShareGroupDescribeRequest, context: RequestContext) -> Begun:
-        """Describe each group that is named."""
+    def _check(self) -> None:
         check_shares_are_on(self._features)
-        return cast("Begun", started(self._begin(request, context)))
 
-    def _begin(self, request: ShareGroupDescribeRequest, context: RequestContext) -> Work:
-        rows: list[ShareGroupDescribeResponseDescribedGroup] = []
-        for group_id in request.group_ids:
-            row = _empty(group_id)
-            rows.append(row)
-            try:
-                self._access.check_group(context.connection, AclOperation.DESCRIBE, group_id)
-                if request.include_authorized_operations:
-                    operations = self._access.operations(context.connection, ResourceType.GROUP, group_id)
-                    row.authorized_operations = operations
-                yield from self._describe(shared_group(self._table, group_id)[1], row, context.connection)
-            except KafkaError as error:
-                rows[-1] = self._failed(group_id, error)
-            if len(rows) % FEW == 0:
-                yield _PER_GROUP * FEW
-        return ShareGroupDescribeResponse(groups=lazily(len(rows), iter(rows)))
+    def _find(self, group_id: str) -> SharedGroup:
+        return shared_group(self._table, group_id)[1]
 
     def _describe(
         self, group: SharedGroup, row: ShareGroupDescribeResponseDescribedGroup, client: ConnectionContext
     ) -> Work:
-        row.group_state = group.shown_state
-        row.group_epoch, row.assignment_epoch = group.group_epoch, group.assignment_epoch
+        self._put_state(group, row)
         row.assignor_name = SIMPLE
         members = list(group.members)
         names = yield from names_of_topics(members, self._access, self._topics, client)
         row.members = lazily(len(members), (_described(member, names) for member in members))
-
-    def _failed(self, group_id: str, error: KafkaError) -> ShareGroupDescribeResponseDescribedGroup:
-        row = _empty(group_id)
-        put_error(row, error, self.ROLE)
-        return row
-
-    def fail(
-        self, request: ShareGroupDescribeRequest, context: RequestContext, error: KafkaError
-    ) -> ShareGroupDescribeResponse:
-        """The same error for each group."""
-        ids = request.group_ids
-        return ShareGroupDescribeResponse(groups=lazily(len(ids), (self._failed(group_id, error) for group_id in ids)))
 
 
 def _described(member: ConsumerMember, names: Mapping[bytes, str]) -> ShareGroupDescribeResponseMember:
@@ -197,10 +165,4 @@ def _described(member: ConsumerMember, names: Mapping[bytes, str]) -> ShareGroup
         client_host=member.client_host,
         subscribed_topic_names=list(member.subscription.topics),
         assignment=ShareGroupDescribeResponseAssignment(topic_partitions=rows_of_topics(member.assigned, names, topic)),
-    )
-
-
-def _empty(group_id: str) -> ShareGroupDescribeResponseDescribedGroup:
-    return ShareGroupDescribeResponseDescribedGroup(
-        group_id=group_id, group_state="", group_epoch=0, assignment_epoch=0, assignor_name=""
     )

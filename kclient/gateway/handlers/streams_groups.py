@@ -1,8 +1,8 @@
-"""Groups of Kafka Streams instances (KIP-1071): StreamsGroupHeartbeat, StreamsGroupDescribe."""
+"""Groups of Kafka Streams instances (KIP-1071): StreamsGroupHeartbeat."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, ClassVar, Final, cast
 
@@ -21,26 +21,13 @@ from kclient.gateway.features import STREAMS_VERSION
 from kclient.gateway.groups.assignors.tasks import NO_TASKS, Tasks, TaskSets
 from kclient.gateway.groups.replies import when_done
 from kclient.gateway.groups.streaming.member import JOINING
-from kclient.gateway.groups.streaming.membership import streams_group
 from kclient.gateway.groups.streams_beats import BeatStatus, QueryEndpoint, StatusCode, StreamsBeat, StreamsBeatResult
 from kclient.gateway.handlers._work import FEW, Work, rows_for, started
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
 from kclient.gateway.rows.streams_topology import Copartition, StreamsTopic, Subtopology, Topology
 from kclient.gateway.topics.names import INTERNAL, check_name
-from kclient.protocol.lazy_arrays import lazily
 from kclient.protocol.messages.streams import (
     EndpointToPartitions,
-    StreamsGroupDescribeRequest,
-    StreamsGroupDescribeResponse,
-    StreamsGroupDescribeResponseAssignment,
-    StreamsGroupDescribeResponseDescribedGroup,
-    StreamsGroupDescribeResponseEndpoint,
-    StreamsGroupDescribeResponseKeyValue,
-    StreamsGroupDescribeResponseMember,
-    StreamsGroupDescribeResponseSubtopology,
-    StreamsGroupDescribeResponseTaskIds,
-    StreamsGroupDescribeResponseTopicInfo,
-    StreamsGroupDescribeResponseTopology,
     StreamsGroupHeartbeatRequest,
     StreamsGroupHeartbeatRequestTaskIds,
     StreamsGroupHeartbeatRequestTopicInfo,
@@ -58,10 +45,7 @@ if TYPE_CHECKING:
     from kclient.gateway.contexts import ConnectionContext, RequestContext
     from kclient.gateway.features import Features
     from kclient.gateway.groups.streaming.creating import StreamsTopics
-    from kclient.gateway.groups.streaming.group import StreamsGroup
-    from kclient.gateway.groups.streaming.member import StreamsMember
     from kclient.gateway.groups.streaming.membership import StreamsMembership
-    from kclient.gateway.groups.table import GroupTable
 
 _NOT_STATIC: Final = "there are no static members of streams groups, as on Kafka: unset group.instance.id"
 _MOST_BYTES: Final = 1 << 19
@@ -76,15 +60,14 @@ _SLICE: Final = 4_096
 """So many tasks are looked at before others have their turn."""
 _PER_SUBTOPOLOGY, _PER_TASK, _PER_TOPIC = 300, 80, 500
 """About how many bytes of memory these take that a member tells."""
-_PER_GROUP: Final = 1_000
-"""About how many bytes of memory the row of a group takes, without its members."""
 _SHOWN: Final = 3
 """Topics that are told of many which could not be made."""
 _REMEMBERED: Final = 2
 """For so many intervals of heartbeats it is told that a topic could not be made."""
 
 
-def _check_streams_are_on(features: Features) -> None:
+def check_streams_are_on(features: Features) -> None:
+    """Whether there are streams groups. Raises `UnsupportedVersionError` where the feature is off, as Kafka does."""
     if not features.levels.get(STREAMS_VERSION):
         raise UnsupportedVersionError(
             f"the feature {STREAMS_VERSION} is off: raise it to 1, or set group.protocol=classic"
@@ -106,7 +89,7 @@ class StreamsGroupHeartbeatHandler(Handler):
 
     def begin(self, request: StreamsGroupHeartbeatRequest, context: RequestContext) -> Begun:
         """Note that the member lives; the answer waits until what is new in it is stored."""
-        _check_streams_are_on(self._features)
+        check_streams_are_on(self._features)
         self._access.check_group(context.connection, AclOperation.READ, request.group_id)
         return cast("Begun", started(self._begin(request, context)))
 
@@ -398,134 +381,3 @@ def _partitions(topics: Mapping[str, Collection[int]]) -> list[StreamsGroupHeart
         StreamsGroupHeartbeatResponseTopicPartition(topic=name, partitions=list(numbers))
         for name, numbers in topics.items()
     ]
-
-
-class StreamsGroupDescribeHandler(Handler):
-    """Shows streams groups: their epochs and topology, and which tasks each member has and is to have."""
-
-    API: ClassVar[ApiKey] = ApiKey.STREAMS_GROUP_DESCRIBE
-    VERSIONS: ClassVar[VersionRange] = (0, 0)
-    ROLE: ClassVar[Role] = Role.GROUPS
-    ONLY_READS: ClassVar[bool] = True
-
-    def __init__(self, access: Access, table: GroupTable, features: Features) -> None:
-        self._access = access
-        self._table = table
-        self._features = features
-
-    def begin(self, request: StreamsGroupDescribeRequest, context: RequestContext) -> Begun:
-        """Describe each group that is named."""
-        _check_streams_are_on(self._features)
-        return cast("Begun", started(self._begin(request, context)))
-
-    def _begin(self, request: StreamsGroupDescribeRequest, context: RequestContext) -> Work:
-        rows: list[StreamsGroupDescribeResponseDescribedGroup] = []
-        for group_id in request.group_ids:
-            row = StreamsGroupDescribeResponseDescribedGroup(group_id=group_id)
-            rows.append(row)
-            try:
-                self._access.check_group(context.connection, AclOperation.DESCRIBE, group_id)
-                if request.include_authorized_operations:
-                    operations = self._access.operations(context.connection, ResourceType.GROUP, group_id)
-                    row.authorized_operations = operations
-                yield from self._describe(streams_group(self._table, group_id)[1], row, context.connection)
-            except KafkaError as error:
-                rows[-1] = self._failed(group_id, error)
-            if len(rows) % FEW == 0:
-                yield _PER_GROUP * FEW
-        return StreamsGroupDescribeResponse(groups=lazily(len(rows), iter(rows)))
-
-    def _describe(
-        self, group: StreamsGroup, row: StreamsGroupDescribeResponseDescribedGroup, client: ConnectionContext
-    ) -> Work:
-        """It is described while the response is encoded; that the client may is found out before.
-
-        A request may name a group many times.
-        """
-        topology, configured = group.topology, group.configured
-        for count, name in enumerate(() if topology is None else sorted(topology.named), 1):
-            if not self._access.allows(client, AclOperation.DESCRIBE, ResourceType.TOPIC, name):
-                raise TopicAuthorizationError(f"the group uses topics that {client.principal} may not DESCRIBE")
-            if count % FEW == 0:
-                yield _PER_TOPIC * FEW
-        row.group_state = group.shown_state
-        row.group_epoch, row.assignment_epoch = group.group_epoch, group.assignment_epoch
-        if topology is not None:
-            parts = configured.subtopologies if configured is not None and configured.ready else topology.subtopologies
-            row.topology = StreamsGroupDescribeResponseTopology(
-                epoch=topology.epoch, subtopologies=lazily(len(parts), _described_parts(parts))
-            )
-        members = list(group.members)
-        row.members = lazily(len(members), map(_described, members))
-
-    def _failed(self, group_id: str, error: KafkaError) -> StreamsGroupDescribeResponseDescribedGroup:
-        row = StreamsGroupDescribeResponseDescribedGroup(group_id=group_id)
-        put_error(row, error, self.ROLE)
-        return row
-
-    def fail(
-        self, request: StreamsGroupDescribeRequest, context: RequestContext, error: KafkaError
-    ) -> StreamsGroupDescribeResponse:
-        """The same error for each group."""
-        ids = request.group_ids
-        return StreamsGroupDescribeResponse(
-            groups=lazily(len(ids), (self._failed(group_id, error) for group_id in ids))
-        )
-
-
-def _described_parts(parts: Mapping[str, Subtopology]) -> Iterator[StreamsGroupDescribeResponseSubtopology]:
-    for name in sorted(parts):
-        yield _described_part(parts[name])
-
-
-def _described_part(part: Subtopology) -> StreamsGroupDescribeResponseSubtopology:
-    return StreamsGroupDescribeResponseSubtopology(
-        subtopology_id=part.subtopology_id,
-        source_topics=sorted(part.sources),
-        repartition_sink_topics=sorted(part.sinks),
-        state_changelog_topics=[_described_topic(topic) for topic in sorted(part.changelogs)],
-        repartition_source_topics=[_described_topic(topic) for topic in sorted(part.repartitions)],
-    )
-
-
-def _described_topic(topic: StreamsTopic) -> StreamsGroupDescribeResponseTopicInfo:
-    return StreamsGroupDescribeResponseTopicInfo(
-        name=topic.name,
-        partitions=topic.partitions,
-        replication_factor=topic.replication_factor,
-        topic_configs=_pairs(topic.configs),
-    )
-
-
-def _pairs(pairs: Iterable[tuple[str, str]]) -> list[StreamsGroupDescribeResponseKeyValue]:
-    return [StreamsGroupDescribeResponseKeyValue(key=key, value=value) for key, value in pairs]
-
-
-def _described(member: StreamsMember) -> StreamsGroupDescribeResponseMember:
-    endpoint = None
-    if member.endpoint is not None:
-        endpoint = StreamsGroupDescribeResponseEndpoint(host=member.endpoint.host, port=member.endpoint.port)
-    return StreamsGroupDescribeResponseMember(
-        member_id=member.member_id,
-        member_epoch=member.epoch,
-        rack_id=member.rack_id,
-        client_id=member.client_id,
-        client_host=member.client_host,
-        topology_epoch=member.topology_epoch,
-        process_id=member.process_id,
-        user_endpoint=endpoint,
-        client_tags=_pairs(member.tags),
-        assignment=_assignment(member.assigned.sets),
-        target_assignment=_assignment(member.target),
-    )
-
-
-def _assignment(tasks: TaskSets) -> StreamsGroupDescribeResponseAssignment:
-    active, standby, warmup = (
-        rows_for(
-            sorted(each.items()),
-            lambda row: StreamsGroupDescribeResponseTaskIds(subtopology_id=row[0], partitions=sorted(row[1])),
-        )
-        for each in tasks
-    )
-    return StreamsGroupDescribeResponseAssignment(active_tasks=active, standby_tasks=standby, warmup_tasks=warmup)
