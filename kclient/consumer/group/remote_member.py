@@ -15,6 +15,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from kclient.consumer.group.assignors import RebalanceProtocol
+from kclient.consumer.group.beating import Beating
 from kclient.consumer.group.coordinator_lookup import COORDINATOR_GONE
 from kclient.consumer.group.membership import Membership
 from kclient.consumer.group.model import (
@@ -23,7 +24,6 @@ from kclient.consumer.group.model import (
     GroupRequest,
     MemberSettings,
     Prepare,
-    RequestKind,
     Step,
     Todo,
 )
@@ -58,13 +58,11 @@ logger: logging.Logger = logging.getLogger("kclient.consumer.coordinator")
 
 _MEMBERSHIP_GONE = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH})
 _COMMIT_REFUSED = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.GROUP_ID_NOT_FOUND})
-SHORTEST_INTERVAL_MS = 100
-"""Heartbeats are no more frequent, whatever a broker says."""
 _ABSENT = frozenset({RemoteState.UNJOINED, RemoteState.FAILED, RemoteState.FENCED})
 _SETTLED = frozenset({RemoteState.STABLE, RemoteState.RECONCILING})
 
 
-class RemoteMember(Membership):
+class RemoteMember(Beating[Report], Membership):
     """One consumer's membership in its group, by the protocol in which the broker assigns the partitions.
 
     Args:
@@ -97,9 +95,7 @@ class RemoteMember(Membership):
         self._first_epoch = 0
         """The epoch in which this membership began."""
         self._told: Report | None = None
-        """What the broker knows; None if nothing is certain."""
         self._heartbeat: tuple[GroupRequest, Report] | None = None
-        """The request under way, and what it tells."""
         self._heartbeats = RemoteHeartbeats(settings.retry_backoff)
         self._lingers = False
         """Whether the broker may still count on this member, though it joins."""
@@ -226,7 +222,6 @@ class RemoteMember(Membership):
         self._go(RemoteEvent.RECONCILED)
 
     def _settle(self) -> None:
-        """See what is to be done next: for another subscription, or for what the broker assigns."""
         if self.state not in _SETTLED or self._begun:
             return
         if self._wanted != self._applied:
@@ -343,18 +338,6 @@ class RemoteMember(Membership):
     ) -> None:
         """The broker counts the partitions itself."""
 
-    def refreshed(self, refresh: object) -> None:
-        """Nobody waits for fresh metadata."""
-
-    def resolved(self, names: Mapping[bytes, str], now: float) -> None:
-        """The names of the topics that `next` asked for, as far as they could be had."""
-        self._target.resolved(names, now + self.settings.retry_backoff.seconds(self._target.failures + 1))
-        self._settle()
-
-    def stalled(self, seconds: float) -> None:
-        """The event loop was blocked for this long; named if the membership is lost for it."""
-        self._heartbeats.stalled(seconds)
-
     def next(self, now: float) -> Todo:
         """Which requests to send now, and when to ask again unless something happens before."""
         self._check_poll_interval(now)
@@ -383,48 +366,9 @@ class RemoteMember(Membership):
             return due
         epoch = self.metadata.generation_id if self._present else JOINS
         request = self._requests.heartbeat(self.coordinator, self._id, epoch, report, told)
-        self._heartbeat = request, report
-        self._heartbeats.sent(now)
+        self._sends(request, report, now)
         requests.append(request)
         return inf
-
-    def awaits(self, request: GroupRequest) -> bool:
-        """Whether the request is still of interest; one to leave always is."""
-        return request.kind is RequestKind.LEAVE or self._is_heartbeat(request) or self.lookup.is_awaiting(request)
-
-    def _is_heartbeat(self, request: GroupRequest) -> bool:
-        return self._heartbeat is not None and self._heartbeat[0] is request
-
-    def received(self, request: GroupRequest, response: Any, now: float) -> None:
-        """The answer to a request that `next` gave out."""
-        if self.lookup.is_awaiting(request):
-            self._not_found(self.lookup.received(request, response, now))
-        elif self._is_heartbeat(request):
-            assert self._heartbeat is not None
-            report = self._heartbeat[1]
-            self._heartbeat = None
-            if response.error_code:
-                self._refused(response.error_code, response.error_message, now)
-            else:
-                self._heard(report, response)
-        elif self._leave.is_for(request):
-            self._leave.end()  # whatever the answer: the broker forgets the member soon enough by itself
-
-    def failed(self, request: GroupRequest, error: KafkaError, now: float) -> None:
-        """A request could not be sent, or was not answered."""
-        if self.lookup.is_awaiting(request):
-            self._not_found(self.lookup.failed(request, error, now))
-        elif self._leave.is_for(request):
-            self._lingers = True
-            self._leave.end()
-        elif not self._is_heartbeat(request):
-            return
-        elif error.retriable or isinstance(error, TimeoutError):
-            self._later(now)
-            self.lose_coordinator(f"{request.kind.value} failed: {error}", now)
-        else:
-            unserved = isinstance(error, UnsupportedVersionError) and self._applied.pattern is None
-            self._fail(protocol_not_served(self.settings, error) if unserved else error)
 
     def _not_found(self, error: KafkaError | None) -> None:
         if error is not None and not error.retriable and (self._sought or self.state not in _ABSENT):
@@ -434,35 +378,30 @@ class RemoteMember(Membership):
         self._unanswered()
 
     def _unanswered(self) -> None:
-        """Whatever the broker made of the heartbeat under way: the next one tells everything."""
         self._lingers = self._lingers or self._heartbeat is not None
-        self._heartbeat = self._told = None
+        super()._unanswered()
 
-    def _later(self, now: float) -> None:
-        """A heartbeat came to nothing."""
-        self._unanswered()
-        self._heartbeats.failed(now)
+    def _stays_counted(self) -> None:
+        self._lingers = True
+
+    def _lose(self, reason: str, now: float) -> None:
+        self.lose_coordinator(reason, now)
+
+    def _unanswerable(self, error: KafkaError) -> None:
+        unserved = isinstance(error, UnsupportedVersionError) and self._applied.pattern is None
+        self._fail(protocol_not_served(self.settings, error) if unserved else error)
 
     # ------------------------------------------------------------------ answers to heartbeats
 
-    def _heard(self, report: Report, response: Any) -> None:
-        """The broker has answered that all is well."""
-        self.lookup.answered(self.lookup.epoch)
-        self._heartbeats.answered(max(response.heartbeat_interval_ms, SHORTEST_INTERVAL_MS) / 1000)
-        self._told = report
+    def _is_member(self, response: Any) -> None:
         if not self._present:
             self._first_epoch = response.member_epoch
             self._lingers = False
             self._go(RemoteEvent.JOINED)
         self._id = response.member_id or self._id
         self.metadata = replace(self.metadata, generation_id=response.member_epoch, member_id=self._id)
-        if response.assignment is not None:
-            topics = response.assignment.topic_partitions
-            self._target.set((bytes(topic.topic_id), number) for topic in topics for number in topic.partitions)
-        self._settle()
 
     def _refused(self, code: int, message: str | None, now: float) -> None:
-        """The broker has answered with an error."""
         joining = not self._present
         self._later(now)
         if code in COORDINATOR_GONE:

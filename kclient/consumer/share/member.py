@@ -11,10 +11,11 @@ import logging
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+from kclient.consumer.group.beating import Beating
 from kclient.consumer.group.coordinator_lookup import COORDINATOR_GONE, CoordinatorLookup
 from kclient.consumer.group.errand import Errand
 from kclient.consumer.group.model import GroupRequest, MemberSettings, RequestKind, Todo
-from kclient.consumer.group.remote_member import SHORTEST_INTERVAL_MS, new_id
+from kclient.consumer.group.remote_member import new_id
 from kclient.consumer.group.remote_requests import JOINS, LEAVES
 from kclient.consumer.group.target import AssignmentTarget
 from kclient.consumer.group.timers import PollTimer, RemoteHeartbeats
@@ -25,7 +26,7 @@ from kclient.protocol.messages import ShareGroupHeartbeatRequest
 from kclient.state_tables import next_state
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from kclient.types import TopicPartition
 
@@ -35,7 +36,7 @@ _MEMBERSHIP_GONE = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMB
 _ABSENT = frozenset({ShareState.UNJOINED, ShareState.FAILED})
 
 
-class ShareMember:
+class ShareMember(Beating[frozenset[str]]):
     """One consumer's membership in a share group.
 
     Args:
@@ -60,9 +61,8 @@ class ShareMember:
         self.lookup: CoordinatorLookup = CoordinatorLookup(settings)
         self._target = AssignmentTarget()
         self._told: frozenset[str] | None = None
-        """The subscription that the broker knows; None if nothing is certain."""
+        """The subscription that the broker knows."""
         self._heartbeat: tuple[GroupRequest, frozenset[str]] | None = None
-        """The request under way, and the subscription that it tells."""
         self._heartbeats = RemoteHeartbeats(settings.retry_backoff)
         self._leave: Errand[GroupRequest] = Errand()
         self._polls = PollTimer(settings.max_poll_interval)
@@ -149,18 +149,6 @@ class ShareMember:
 
     # ------------------------------------------------------------------ what the cluster does
 
-    def stalled(self, seconds: float) -> None:
-        """The event loop was blocked for this long; named if the membership is lost for it."""
-        self._heartbeats.stalled(seconds)
-
-    def refreshed(self, refresh: object) -> None:
-        """Nobody waits for fresh metadata."""
-
-    def resolved(self, names: Mapping[bytes, str], now: float) -> None:
-        """The names of the topics that `next` asked for, as far as they could be had."""
-        self._target.resolved(names, now + self.settings.retry_backoff.seconds(self._target.failures + 1))
-        self._settle()
-
     def next(self, now: float) -> Todo:
         """Which requests to send now, and when to ask again unless something happens before."""
         self._check_poll_interval(now)
@@ -189,76 +177,29 @@ class ShareMember:
         if self.topics != self._told:
             message.subscribed_topic_names = sorted(self.topics)
         request = self._request(RequestKind.SHARE_HEARTBEAT, self.coordinator, message)
-        self._heartbeat = request, self.topics
-        self._heartbeats.sent(now)
+        self._sends(request, self.topics, now)
         requests.append(request)
         return inf
-
-    def awaits(self, request: GroupRequest) -> bool:
-        """Whether the request is still of interest; one to leave always is."""
-        return request.kind is RequestKind.LEAVE or self._is_heartbeat(request) or self.lookup.is_awaiting(request)
-
-    def _is_heartbeat(self, request: GroupRequest) -> bool:
-        return self._heartbeat is not None and self._heartbeat[0] is request
-
-    def received(self, request: GroupRequest, response: Any, now: float) -> None:
-        """The answer to a request that `next` gave out."""
-        if self.lookup.is_awaiting(request):
-            self._not_found(self.lookup.received(request, response, now))
-        elif self._is_heartbeat(request):
-            assert self._heartbeat is not None
-            told = self._heartbeat[1]
-            self._heartbeat = None
-            if response.error_code:
-                self._refused(response.error_code, response.error_message, now)
-            else:
-                self._heard(told, response)
-        elif self._leave.is_for(request):
-            self._leave.end()  # whatever the answer: the broker forgets the member soon enough by itself
-
-    def failed(self, request: GroupRequest, error: KafkaError, now: float) -> None:
-        """A request could not be sent, or was not answered."""
-        if self.lookup.is_awaiting(request):
-            self._not_found(self.lookup.failed(request, error, now))
-        elif self._leave.is_for(request):
-            self._leave.end()
-        elif not self._is_heartbeat(request):
-            return
-        elif error.retriable or isinstance(error, TimeoutError):
-            self._later(now)
-            self._lose_coordinator(f"{request.kind.value} failed: {error}", now)
-        else:
-            unserved = isinstance(error, UnsupportedVersionError)
-            self._fail(not_served(self.settings.group_id, error) if unserved else error)
 
     def _not_found(self, error: KafkaError | None) -> None:
         if error is not None and not error.retriable and not self.outside:
             self._fail(error)
 
-    def _lose_coordinator(self, reason: str, now: float) -> None:
+    def _lose(self, reason: str, now: float) -> None:
         self.lookup.lose(reason, now)
-        self._heartbeat = self._told = None
+        self._unanswered()
 
-    def _later(self, now: float) -> None:
-        """A heartbeat came to nothing; whatever the broker made of it, the next one tells everything."""
-        self._heartbeat = self._told = None
-        self._heartbeats.failed(now)
+    def _unanswerable(self, error: KafkaError) -> None:
+        unserved = isinstance(error, UnsupportedVersionError)
+        self._fail(not_served(self.settings.group_id, error) if unserved else error)
 
     # ------------------------------------------------------------------ answers to heartbeats
 
-    def _heard(self, told: frozenset[str], response: Any) -> None:
-        """The broker has answered that all is well."""
-        self.lookup.answered(self.lookup.epoch)
-        self._heartbeats.answered(max(response.heartbeat_interval_ms, SHORTEST_INTERVAL_MS) / 1000)
-        self._told = told
+    def _is_member(self, response: Any) -> None:
         if self.state is ShareState.JOINING:
             self._go(ShareEvent.JOINED)
         self.member_id = response.member_id or self.member_id
         self.epoch = response.member_epoch
-        if response.assignment is not None:
-            topics = response.assignment.topic_partitions
-            self._target.set((bytes(topic.topic_id), number) for topic in topics for number in topic.partitions)
-        self._settle()
 
     def _settle(self) -> None:
         """Read what the broker assigns, as far as it is subscribed and the topics' names are known."""
@@ -270,11 +211,10 @@ class ShareMember:
         self.assigned = self._target.reach()
 
     def _refused(self, code: int, message: str | None, now: float) -> None:
-        """The broker has answered with an error."""
         joining = self.state is ShareState.JOINING
         self._later(now)
         if code in COORDINATOR_GONE:
-            self._lose_coordinator(f"a heartbeat was answered with {ErrorCode(code).name}", now)
+            self._lose(f"a heartbeat was answered with {ErrorCode(code).name}", now)
         elif code in _MEMBERSHIP_GONE or (code == ErrorCode.GROUP_ID_NOT_FOUND and not joining):
             if not joining:
                 self._heartbeats.again()
