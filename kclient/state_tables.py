@@ -1,9 +1,7 @@
-"""Tables that decide: which event leads from which state to which, or which state may follow which."""
+"""Tables that decide: which event leads from which state to which."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from collections.abc import Set as AbstractSet
 from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
@@ -39,23 +37,6 @@ def next_state(table: StateTable[S, E], state: S, event: E, whose: object = None
     if following is None:
         whose = type(state).__name__ if whose is None else whose
         raise IllegalStateError(f"{whose}: {event.name} must not happen in {state.name}")
-    return following
-
-
-def successor(table: Mapping[S, AbstractSet[S]], state: S, following: S, whose: object) -> S:
-    """The state that follows, where the table says only which may.
-
-    Args:
-        table: Which states may follow each.
-        state: The present one.
-        following: The next one.
-        whose: The machine, for the error.
-
-    Raises:
-        IllegalStateError: It may not follow: a bug in the state machine.
-    """
-    if following not in table[state]:
-        raise IllegalStateError(f"{whose}: {state.name} -> {following.name}")
     return following
 
 

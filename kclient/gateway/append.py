@@ -7,7 +7,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
 from kclient.errors import KafkaError
-from kclient.state_tables import successor
+from kclient.state_tables import PlainEnum, StateTable, next_state
 
 if TYPE_CHECKING:
     from kclient.gateway.log_transactions import EndedTransaction
@@ -31,15 +31,40 @@ class AppendState(IntEnum):
     """It was refused, or its sync failed: it has no offsets, or they are given again."""
 
 
-SUCCESSORS: Final[dict[AppendState, frozenset[AppendState]]] = {
-    AppendState.QUEUED: frozenset(
-        {AppendState.PREPARED, AppendState.STORED, AppendState.DURABLE, AppendState.FAILED}
-    ),  # the second and third as the repeat of another one
-    AppendState.PREPARED: frozenset({AppendState.STORED, AppendState.FAILED}),
-    AppendState.STORED: frozenset({AppendState.DURABLE, AppendState.FAILED}),
-    AppendState.DURABLE: frozenset(),
-    AppendState.FAILED: frozenset(),
+class AppendEvent(PlainEnum):
+    """What happens to an append; the values are the labels of the diagram in the docs."""
+
+    PLACED = "its partition is open, and it gets its offsets"
+    STORED = "HTP has taken it, or it was found there"
+    SYNCED = "a sync covers it, or it was found there"
+    FAILED = "refused, not stored, or looked for in vain"
+
+
+APPEND_TABLE: Final[StateTable[AppendState, AppendEvent]] = {
+    AppendState.QUEUED: {
+        AppendEvent.PLACED: AppendState.PREPARED,
+        AppendEvent.STORED: AppendState.STORED,  # this and the next as the repeat of another one
+        AppendEvent.SYNCED: AppendState.DURABLE,
+        AppendEvent.FAILED: AppendState.FAILED,
+    },
+    AppendState.PREPARED: {
+        AppendEvent.STORED: AppendState.STORED,
+        AppendEvent.FAILED: AppendState.FAILED,
+    },
+    AppendState.STORED: {
+        AppendEvent.SYNCED: AppendState.DURABLE,
+        AppendEvent.FAILED: AppendState.FAILED,
+    },
+    AppendState.DURABLE: {},
+    AppendState.FAILED: {},
 }
+
+_LEADS_TO: Final = {
+    AppendState.STORED: AppendEvent.STORED,
+    AppendState.DURABLE: AppendEvent.SYNCED,
+    AppendState.FAILED: AppendEvent.FAILED,
+}
+"""What has happened to an append that is in this state: its repeat goes there, too."""
 
 
 class Append:
@@ -73,14 +98,17 @@ class Append:
         """The transaction that ends with it, if it is a control record of the transaction's coordinator."""
         self._waiting: list[tuple[AppendState, Callable[[], object]]] | None = None
 
-    def move(self, state: AppendState) -> None:
-        """Go on to another state; IllegalStateError when that is no way an append goes."""
-        self.state = successor(SUCCESSORS, self.state, state, "append")
+    def move(self, event: AppendEvent) -> None:
+        """Go where an event leads; IllegalStateError when that must not happen to an append in its state."""
+        try:
+            self.state = APPEND_TABLE[self.state][event]  # three times for each batch: a call more could be measured
+        except KeyError:
+            next_state(APPEND_TABLE, self.state, event, "append")
 
     def fail(self, error: KafkaError) -> None:
         """It was refused before it had offsets, or is given up with its partition."""
         self.error = error
-        self.move(AppendState.FAILED)
+        self.move(AppendEvent.FAILED)
 
     def watch(self, wanted: AppendState, callback: Callable[[], object]) -> None:
         """Have `callback` called once when a state not before `wanted` is reached, which is not yet."""
@@ -111,7 +139,7 @@ class Append:
         self.base_offset, self.timestamp = first.base_offset, first.timestamp
         if first.state > AppendState.PREPARED:
             self.error = first.error
-            self.move(first.state)
+            self.move(_LEADS_TO[first.state])
             self.tell()
         if first.state < AppendState.DURABLE:
             wanted = AppendState.STORED if first.state is AppendState.PREPARED else AppendState.DURABLE

@@ -37,7 +37,7 @@ from kclient.errors import (
     UnknownLeaderEpochError,
 )
 from kclient.gateway.aborted import ChunkBounds
-from kclient.gateway.append import Append, AppendState
+from kclient.gateway.append import Append, AppendEvent, AppendState
 from kclient.gateway.batch_headers import Header, Marker, StoredHeader, in_transaction, log_append_time
 from kclient.gateway.leader_epochs import LeaderEpochs
 from kclient.gateway.log_transactions import EndedTransaction, LogTransactions, Verification
@@ -74,7 +74,7 @@ class Duplicate(NamedTuple):
             return self.pending
         first = Append()
         first.base_offset, first.timestamp = self.base_offset, self.timestamp
-        first.move(AppendState.DURABLE)
+        first.move(AppendEvent.SYNCED)
         return first
 
 
@@ -168,7 +168,7 @@ class PartitionLog:
         return append
 
     def _take_place(self, append: Append, header: Header) -> int:
-        append.move(AppendState.PREPARED)
+        append.move(AppendEvent.PLACED)
         base = append.base_offset = self.next_offset
         self.next_offset = append.next_offset = base + header.last_offset_delta + 1
         append.length = header.length
@@ -263,7 +263,7 @@ class PartitionLog:
 
     def stored(self, append: Append) -> None:
         """The store took the batch; its sync is on the way."""
-        append.move(AppendState.STORED)
+        append.move(AppendEvent.STORED)
         if self._epochs.newest < self.leader_epoch:
             self._epochs.begin(self.leader_epoch, append.base_offset)
 
@@ -278,7 +278,7 @@ class PartitionLog:
         size, decided = 0, False
         while self.pending and self.pending[0].next_offset <= offset:
             append = self.pending.popleft()
-            append.move(AppendState.DURABLE)
+            append.move(AppendEvent.SYNCED)
             self.high_watermark = append.next_offset
             size += append.length
             done.append(append)
@@ -335,8 +335,8 @@ class PartitionLog:
         if append.producer_id >= 0:
             self._refused.pop(append.producer_id)
         if append.state is AppendState.PREPARED:
-            append.move(AppendState.STORED)
-        append.move(AppendState.DURABLE)
+            append.move(AppendEvent.STORED)
+        append.move(AppendEvent.SYNCED)
 
     def lost(self, append: Append, error: KafkaError) -> None:
         """An append that was undone is not stored: its producer has to begin with it, if it is not known."""

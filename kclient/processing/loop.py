@@ -29,8 +29,8 @@ from kclient.processing.failures import DeadLetter, ProcessingFailure, Raise, Re
 from kclient.processing.outcomes import is_about_the_transaction, passes
 from kclient.processing.progress import ProgressCounter
 from kclient.processing.setbacks import Setbacks
-from kclient.processing.states import PROCESSING_TABLE, ProcessingState
-from kclient.state_tables import successor
+from kclient.processing.states import PROCESSING_TABLE, ProcessingEvent, ProcessingState
+from kclient.state_tables import next_state
 from kclient.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -120,8 +120,8 @@ class ProcessingLoop:
         self._finishing = False
         """Whether it is being committed."""
 
-    def _go(self, state: ProcessingState) -> None:
-        self.state = successor(PROCESSING_TABLE, self.state, state, "the processor")
+    def _go(self, event: ProcessingEvent) -> None:
+        self.state = next_state(PROCESSING_TABLE, self.state, event, "the processor")
 
     # ------------------------------------------------------------------ the loop
 
@@ -246,11 +246,11 @@ class ProcessingLoop:
         self._slowest = 0.0
         self._units = 0
         self._incomplete = 0
-        self._go(ProcessingState.OPEN)
+        self._go(ProcessingEvent.BEGUN)
         try:
             yield Ask(self._calls.begin_transaction)
         except KafkaError as error:  # whatever else is raised, it may have begun
-            self._go(ProcessingState.IDLE)
+            self._go(ProcessingEvent.REFUSED)
             raise FinalError(error) from None  # no broker was asked: it would be the same another time
 
     def _is_enough(self) -> bool:
@@ -454,7 +454,7 @@ class ProcessingLoop:
             yield Ask(self._calls.send_offsets, (offsets, member))
             if self.state is not ProcessingState.OPEN:
                 return  # another task had to abort it meanwhile
-        self._go(ProcessingState.COMMITTING)
+        self._go(ProcessingEvent.FINISHED)
         yield from self._until_known(self._calls.commit_transaction, "commit_transaction")
         self._committed()
 
@@ -462,7 +462,7 @@ class ProcessingLoop:
         self.progress.committed(empty=not self._backlog.offsets)
         self._backlog.committed()
         self._setbacks.succeeded()
-        self._go(ProcessingState.IDLE)
+        self._go(ProcessingEvent.COMMITTED)
 
     def _until_known(self, call: Callable[..., Any], name: str) -> ProcessingScript:
         """Ask again for the outcome of a call that takes longer than `max.block.ms`."""
@@ -495,7 +495,7 @@ class ProcessingLoop:
         if error is not None and self._gives_up(error):
             raise error
         if self.state is ProcessingState.OPEN or self.state is ProcessingState.COMMITTING:
-            self._go(ProcessingState.ABORTING)
+            self._go(ProcessingEvent.GIVEN_UP)
         self._seek_back()
         if self.state is not ProcessingState.ABORTING:
             return
@@ -505,13 +505,13 @@ class ProcessingLoop:
             if second is not error and error is not None:
                 second.__cause__ = second.__cause__ or error
             if second.fatal:
-                self._go(ProcessingState.FAILED)
+                self._go(ProcessingEvent.FATAL)
             raise
         self._aborted()
 
     def _aborted(self) -> None:
         self.progress.aborted()
-        self._go(ProcessingState.IDLE)
+        self._go(ProcessingEvent.ABORTED)
 
     def _gives_up(self, error: KafkaError) -> bool:
         """Whether the transaction cannot even be aborted; the state says so then."""
@@ -520,14 +520,14 @@ class ProcessingLoop:
         if self.state is ProcessingState.COMMITTING:
             if isinstance(error, TransactionAbortableError) and not error.fatal:
                 return False
-            self._go(ProcessingState.UNDECIDED)
+            self._go(ProcessingEvent.UNKNOWN)
             error.add_note(
                 "kclient: whether its last transaction was committed is not known: go on with a new consumer, too, "
                 "which begins at what is committed"
             )
             return True
         if self.state is ProcessingState.OPEN and error.fatal:
-            self._go(ProcessingState.FAILED)
+            self._go(ProcessingEvent.FATAL)
             self.progress.aborted()  # by the brokers, or it is by now
             self._seek_back()
             return True
@@ -570,13 +570,13 @@ class ProcessingLoop:
             if self.state is ProcessingState.COMMITTING:
                 yield from self._last_commit()
             if self.state in {ProcessingState.OPEN, ProcessingState.COMMITTING}:
-                self._go(ProcessingState.ABORTING)
+                self._go(ProcessingEvent.GIVEN_UP)
             if self.state is ProcessingState.ABORTING:
                 yield from self._last_abort()
         except KafkaError as second:
             error.add_note(f"kclient: the transaction was not ended: {second}")
             if self.state is ProcessingState.COMMITTING:
-                self._go(ProcessingState.UNDECIDED)
+                self._go(ProcessingEvent.UNKNOWN)
                 error.add_note("kclient: whether it was committed is not known: go on with new clients")
         finally:
             if self.state is not ProcessingState.UNDECIDED:

@@ -1,14 +1,11 @@
-"""The states of the transaction that processing has open, and which may follow which."""
+"""The states of the transaction that processing has open, and what leads from one to the other."""
 
 from __future__ import annotations
 
 from enum import auto
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from kclient.state_tables import PlainEnum
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from kclient.state_tables import PlainEnum, StateTable
 
 
 class ProcessingState(PlainEnum):
@@ -28,14 +25,38 @@ class ProcessingState(PlainEnum):
     """The producer cannot go on: the brokers abort what it has left open."""
 
 
-PROCESSING_TABLE: Final[Mapping[ProcessingState, frozenset[ProcessingState]]] = {
-    ProcessingState.IDLE: frozenset({ProcessingState.OPEN, ProcessingState.FAILED}),
-    ProcessingState.OPEN: frozenset(
-        {ProcessingState.IDLE, ProcessingState.COMMITTING, ProcessingState.ABORTING, ProcessingState.FAILED}
-    ),
-    ProcessingState.COMMITTING: frozenset({ProcessingState.IDLE, ProcessingState.ABORTING, ProcessingState.UNDECIDED}),
-    ProcessingState.ABORTING: frozenset({ProcessingState.IDLE, ProcessingState.FAILED}),
-    ProcessingState.UNDECIDED: frozenset(),
-    ProcessingState.FAILED: frozenset(),
+class ProcessingEvent(PlainEnum):
+    """What happens to a transaction of processing; the values are the labels of the diagram in the docs."""
+
+    BEGUN = "there is something to work on"
+    REFUSED = "the producer does not begin one"
+    FINISHED = "its commit is asked for"
+    COMMITTED = "committed"
+    GIVEN_UP = "it cannot be committed, or must not be"
+    ABORTED = "aborted"
+    UNKNOWN = "nobody can say whether it was committed"
+    FATAL = "the producer cannot go on"
+
+
+PROCESSING_TABLE: Final[StateTable[ProcessingState, ProcessingEvent]] = {
+    ProcessingState.IDLE: {
+        ProcessingEvent.BEGUN: ProcessingState.OPEN,
+    },
+    ProcessingState.OPEN: {
+        ProcessingEvent.REFUSED: ProcessingState.IDLE,
+        ProcessingEvent.FINISHED: ProcessingState.COMMITTING,
+        ProcessingEvent.GIVEN_UP: ProcessingState.ABORTING,
+        ProcessingEvent.FATAL: ProcessingState.FAILED,
+    },
+    ProcessingState.COMMITTING: {
+        ProcessingEvent.COMMITTED: ProcessingState.IDLE,
+        ProcessingEvent.GIVEN_UP: ProcessingState.ABORTING,
+        ProcessingEvent.UNKNOWN: ProcessingState.UNDECIDED,
+    },
+    ProcessingState.ABORTING: {
+        ProcessingEvent.ABORTED: ProcessingState.IDLE,
+        ProcessingEvent.FATAL: ProcessingState.FAILED,
+    },
+    ProcessingState.UNDECIDED: {},
+    ProcessingState.FAILED: {},
 }
-"""Which state may follow each."""

@@ -15,7 +15,7 @@ import trio
 from kclient.concurrency import first_leaf
 from kclient.errors import KafkaError
 from kclient.gateway import log as log_module
-from kclient.gateway.append import Append, AppendState
+from kclient.gateway.append import Append, AppendEvent
 from kclient.gateway.leadership import AssignedLeadership
 from kclient.gateway.log import Checkpoint, PartitionLog
 from kclient.gateway.partition import Partition
@@ -106,7 +106,7 @@ def _repeats_are_answered_at_once() -> AbstractContextManager[Any]:
 def _queued_repeats_are_answered_at_once() -> AbstractContextManager[Any]:
     def follow(append: Append, first: Append) -> None:
         append.base_offset, append.timestamp, append.error = first.base_offset, first.timestamp, first.error
-        append.move(AppendState.FAILED if first.error else AppendState.DURABLE)
+        append.move(AppendEvent.FAILED if first.error else AppendEvent.SYNCED)
         append.tell()
 
     return mock.patch.object(Append, "follow", follow)

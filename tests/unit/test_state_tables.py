@@ -37,8 +37,7 @@ from kclient.consumer.share.states import (
     ShareState,
 )
 from kclient.errors import IllegalStateError
-from kclient.gateway.append import SUCCESSORS as APPEND_SUCCESSORS
-from kclient.gateway.append import AppendState
+from kclient.gateway.append import APPEND_TABLE, AppendEvent, AppendState
 from kclient.gateway.groups.consumers.states import (
     CONSUMER_GROUP_TABLE,
     RECONCILING_TABLE,
@@ -63,7 +62,9 @@ from kclient.gateway.transaction_states import COORDINATED_TABLE, CoordinatedEve
 from kclient.inprocess.hosts import HOST_TABLE, HostEvent, HostState
 from kclient.metrics.telemetry import TELEMETRY_TABLE, TelemetryEvent, TelemetryState
 from kclient.net.sasl.authentication import AUTHENTICATION_TABLE, AuthenticationEvent, AuthenticationState
+from kclient.net.sasl.mechanism import EXCHANGE_TABLE, ExchangeEvent, ExchangeState
 from kclient.net.sasl.session import SESSION_TABLE, SessionEvent, SessionState
+from kclient.processing.states import PROCESSING_TABLE, ProcessingEvent, ProcessingState
 from kclient.producer.states import (
     BATCH_TABLE,
     EVIDENCE_TABLE,
@@ -78,7 +79,7 @@ from kclient.producer.states import (
     TransactionEvent,
     TransactionState,
 )
-from kclient.state_tables import diagram, next_state, successor
+from kclient.state_tables import diagram, next_state
 
 INTERNALS = Path(__file__).parents[2] / "docs" / "internals"
 
@@ -91,6 +92,7 @@ class Machine(NamedTuple):
 
 
 MACHINES = {
+    "append": Machine(APPEND_TABLE, AppendState, AppendEvent, "gateway.md"),
     "authentication": Machine(AUTHENTICATION_TABLE, AuthenticationState, AuthenticationEvent, "connection.md"),
     "batch": Machine(BATCH_TABLE, BatchState, BatchEvent, "producer.md"),
     "client": Machine(CLIENT_TABLE, ClientState, ClientEvent, "cluster.md"),
@@ -99,6 +101,7 @@ MACHINES = {
     "coordinator": Machine(COORDINATOR_TABLE, CoordinatorState, CoordinatorEvent, "coordinator.md"),
     "errand": Machine(ERRAND_TABLE, ErrandState, ErrandEvent, "coordinator.md"),
     "evidence": Machine(EVIDENCE_TABLE, Evidence, AttemptOutcome, "producer.md"),
+    "exchange": Machine(EXCHANGE_TABLE, ExchangeState, ExchangeEvent, "connection.md"),
     "gateway": Machine(GATEWAY_TABLE, GatewayState, GatewayEvent, "several-gateways.md"),
     "group": Machine(GROUP_TABLE, GroupState, GroupEvent, "groups.md"),
     "host": Machine(HOST_TABLE, HostState, HostEvent, "inprocess.md"),
@@ -108,6 +111,7 @@ MACHINES = {
     "partition": Machine(PARTITION_TABLE, PartitionPhase, PartitionEvent, "gateway.md"),
     "record of a share group": Machine(RECORD_TABLE, RecordState, RecordEvent, "shares.md"),
     "position": Machine(POSITION_TABLE, PositionState, PositionEvent, "fetching.md"),
+    "processing": Machine(PROCESSING_TABLE, ProcessingState, ProcessingEvent, "transactions.md"),
     "producer id": Machine(PRODUCER_ID_TABLE, ProducerIdPhase, ProducerIdEvent, "producer.md"),
     "reconciling": Machine(RECONCILING_TABLE, ReconcilingState, ReconcilingEvent, "groups.md"),
     "remote member": Machine(REMOTE_TABLE, RemoteState, RemoteEvent, "coordinator.md"),
@@ -146,7 +150,7 @@ def test_every_state_has_a_row_and_every_event_a_place(machine: Machine) -> None
 def test_looking_up_calls_no_python(machine: Machine) -> None:
     """A batch goes through four states: with Enum's own hash that took a microsecond."""
     for kind in (machine.states, machine.events):
-        assert kind.__hash__ is object.__hash__
+        assert kind.__hash__ in (object.__hash__, int.__hash__)
 
 
 def test_what_the_table_does_not_name_must_not_happen(machine: Machine) -> None:
@@ -161,13 +165,3 @@ def test_what_the_table_does_not_name_must_not_happen(machine: Machine) -> None:
 def test_the_error_names_the_machine() -> None:
     with pytest.raises(IllegalStateError, match="MemberState: COMPLETED must not happen in UNJOINED"):
         next_state(MEMBER_TABLE, MemberState.UNJOINED, MemberEvent.COMPLETED)
-
-
-def test_a_state_that_may_not_follow_is_refused() -> None:
-    assert list(APPEND_SUCCESSORS) == list(AppendState)
-    for state, following in product(AppendState, repeat=2):
-        if following in APPEND_SUCCESSORS[state]:
-            assert successor(APPEND_SUCCESSORS, state, following, "it") is following
-        else:
-            with pytest.raises(IllegalStateError, match=f"it: {state.name} -> {following.name}"):
-                successor(APPEND_SUCCESSORS, state, following, "it")

@@ -7,9 +7,9 @@ from enum import auto
 from typing import Protocol
 
 from kclient.errors import IllegalStateError
-from kclient.state_tables import PlainEnum, successor
+from kclient.state_tables import PlainEnum, StateTable, next_state
 
-__all__ = ["ClientIdentity", "ClientMechanism", "Exchange", "ExchangeState", "ServerMechanism"]
+__all__ = ["ClientIdentity", "ClientMechanism", "Exchange", "ExchangeEvent", "ExchangeState", "ServerMechanism"]
 
 
 class ExchangeState(PlainEnum):
@@ -29,18 +29,44 @@ class ExchangeState(PlainEnum):
     """Refused, or the other side broke the rules."""
 
 
-_SUCCESSORS = {
-    ExchangeState.NEW: {ExchangeState.FIRST, ExchangeState.FINAL, ExchangeState.REFUSED, ExchangeState.DONE},
-    ExchangeState.FIRST: {ExchangeState.FINAL, ExchangeState.DONE},
-    ExchangeState.FINAL: {ExchangeState.DONE, ExchangeState.REFUSED},
-    ExchangeState.REFUSED: set[ExchangeState](),
-    ExchangeState.DONE: set[ExchangeState](),
-    ExchangeState.FAILED: set[ExchangeState](),
+class ExchangeEvent(PlainEnum):
+    """What happens in an exchange; the values are the labels of the diagram in the docs."""
+
+    BEGUN = "the first of two rounds"
+    SPOKEN = "this side has said all that it has to say"
+    UNACCEPTED = "the token is not accepted, and the server says why"
+    CONVINCED = "this side is convinced of the other"
+    BROKEN = "refused, or the other side broke the rules"
+
+
+EXCHANGE_TABLE: StateTable[ExchangeState, ExchangeEvent] = {
+    ExchangeState.NEW: {
+        ExchangeEvent.BEGUN: ExchangeState.FIRST,
+        ExchangeEvent.SPOKEN: ExchangeState.FINAL,
+        ExchangeEvent.UNACCEPTED: ExchangeState.REFUSED,
+        ExchangeEvent.CONVINCED: ExchangeState.DONE,
+        ExchangeEvent.BROKEN: ExchangeState.FAILED,
+    },
+    ExchangeState.FIRST: {
+        ExchangeEvent.SPOKEN: ExchangeState.FINAL,
+        ExchangeEvent.CONVINCED: ExchangeState.DONE,
+        ExchangeEvent.BROKEN: ExchangeState.FAILED,
+    },
+    ExchangeState.FINAL: {
+        ExchangeEvent.UNACCEPTED: ExchangeState.REFUSED,
+        ExchangeEvent.CONVINCED: ExchangeState.DONE,
+        ExchangeEvent.BROKEN: ExchangeState.FAILED,
+    },
+    ExchangeState.REFUSED: {
+        ExchangeEvent.BROKEN: ExchangeState.FAILED,
+    },
+    ExchangeState.DONE: {},
+    ExchangeState.FAILED: {},
 }
 
 
 class Exchange:
-    """The state of an exchange, and which state may follow which."""
+    """The state of an exchange, and what leads from one to the other."""
 
     name: str
 
@@ -56,10 +82,8 @@ class Exchange:
         if self.state not in states:
             raise IllegalStateError(f"{self.name}: no message is expected in the state {self.state.name}")
 
-    def _move(self, state: ExchangeState) -> None:
-        if state is not ExchangeState.FAILED:  # may follow any
-            successor(_SUCCESSORS, self.state, state, self.name)
-        self.state = state
+    def _move(self, event: ExchangeEvent) -> None:
+        self.state = next_state(EXCHANGE_TABLE, self.state, event, self.name)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.state.name}>"

@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 
 from kclient.config.sasl_credentials import EXTENSION_NAME, EXTENSION_VALUE, check_extensions
 from kclient.errors import ConfigError, KafkaError, SaslAuthenticationError
-from kclient.net.sasl.mechanism import ClientIdentity, Exchange, ExchangeState
+from kclient.net.sasl.mechanism import ClientIdentity, Exchange, ExchangeEvent, ExchangeState
 from kclient.net.sasl.token import OAuthToken
 
 __all__ = ["InvalidTokenError", "OAuthBearerClient", "OAuthBearerServer", "TokenCheck"]
@@ -79,7 +79,7 @@ class OAuthBearerClient(Exchange):
 
     def start(self) -> bytes:
         """See `ClientMechanism`."""
-        self._move(ExchangeState.FINAL)
+        self._move(ExchangeEvent.SPOKEN)
         pairs = [f"auth=Bearer {self._token.value.reveal()}"]
         pairs += [f"{name}={value}" for name, value in self._token.extensions.items()]
         return f"n,,{_SEPARATOR}{_SEPARATOR.join(pairs)}{_SEPARATOR}{_SEPARATOR}".encode()
@@ -88,14 +88,14 @@ class OAuthBearerClient(Exchange):
         """See `ClientMechanism`."""
         self._expect(ExchangeState.FINAL, ExchangeState.REFUSED)
         if self.state is ExchangeState.REFUSED:
-            self._move(ExchangeState.FAILED)
+            self._move(ExchangeEvent.BROKEN)
             raise SaslAuthenticationError(f"The broker refused the OAuth token: {self._refusal}")
         if not challenge:
-            self._move(ExchangeState.DONE)
+            self._move(ExchangeEvent.CONVINCED)
             return None
         # the server has said why, and waits for this before it refuses
         self._refusal = _reason(bytes(challenge))
-        self._move(ExchangeState.REFUSED)
+        self._move(ExchangeEvent.UNACCEPTED)
         return _SEPARATOR.encode()
 
     @property
@@ -123,18 +123,18 @@ class OAuthBearerServer(Exchange):
         """See `ServerMechanism`."""
         self._expect(ExchangeState.NEW, ExchangeState.REFUSED)
         if self.state is ExchangeState.REFUSED:
-            self._move(ExchangeState.FAILED)
+            self._move(ExchangeEvent.BROKEN)
             raise SaslAuthenticationError(self._refusal)
         token, extensions, authzid = self._parse(bytes(response))
         try:
             identity = self._check(token, extensions)
         except InvalidTokenError as error:
             self._refusal = _refusal(error)
-            self._move(ExchangeState.REFUSED)
+            self._move(ExchangeEvent.UNACCEPTED)
             return self._refusal.encode()
         if authzid and authzid != identity.principal:
             raise self._refused("Authentication failed: the authorization id differs from the token's principal")
-        self._move(ExchangeState.DONE)
+        self._move(ExchangeEvent.CONVINCED)
         self.identity = identity
         return b""
 
@@ -156,7 +156,7 @@ class OAuthBearerServer(Exchange):
         return bearer["token"], pairs, match["authzid"]
 
     def _refused(self, text: str) -> SaslAuthenticationError:
-        self._move(ExchangeState.FAILED)
+        self._move(ExchangeEvent.BROKEN)
         return SaslAuthenticationError(text)
 
 

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from kclient.config.secret import Secret, check_encodable
 from kclient.errors import ConfigError, SaslAuthenticationError
-from kclient.net.sasl.mechanism import ClientIdentity, Exchange, ExchangeState
+from kclient.net.sasl.mechanism import ClientIdentity, Exchange, ExchangeEvent, ExchangeState
 
 __all__ = ["PasswordCheck", "PlainClient", "PlainServer", "fixed_passwords"]
 
@@ -41,16 +41,16 @@ class PlainClient(Exchange):
 
     def start(self) -> bytes:
         """See `ClientMechanism`."""
-        self._move(ExchangeState.FINAL)
+        self._move(ExchangeEvent.SPOKEN)
         return f"\0{self._username}\0{self._password.reveal()}".encode()
 
     def respond(self, challenge: bytes) -> bytes | None:
         """See `ClientMechanism`."""
         self._expect(ExchangeState.FINAL)
         if challenge:
-            self._move(ExchangeState.FAILED)
+            self._move(ExchangeEvent.BROKEN)
             raise SaslAuthenticationError("The broker asked for more than PLAIN has to say")
-        self._move(ExchangeState.DONE)
+        self._move(ExchangeEvent.CONVINCED)
         return None
 
 
@@ -81,12 +81,12 @@ class PlainServer(Exchange):
             raise self._refused("Authentication failed: the authorization id differs from the user name")
         if not self._check(username, Secret(password)):
             raise self._refused("Authentication failed: Invalid username or password")
-        self._move(ExchangeState.DONE)
+        self._move(ExchangeEvent.CONVINCED)
         self.identity = ClientIdentity(username, self.name)
         return b""
 
     def _refused(self, text: str) -> SaslAuthenticationError:
-        self._move(ExchangeState.FAILED)
+        self._move(ExchangeEvent.BROKEN)
         return SaslAuthenticationError(text)
 
 

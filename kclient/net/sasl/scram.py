@@ -18,7 +18,7 @@ from typing import Final, TypeAlias
 
 from kclient.config.secret import Secret, check_encodable
 from kclient.errors import ConfigError, SaslAuthenticationError
-from kclient.net.sasl.mechanism import ClientIdentity, Exchange, ExchangeState
+from kclient.net.sasl.mechanism import ClientIdentity, Exchange, ExchangeEvent, ExchangeState
 
 __all__ = [
     "COSTLY_ITERATIONS",
@@ -217,7 +217,7 @@ class ScramClient(Exchange):
 
     def start(self) -> bytes:
         """See `ClientMechanism`."""
-        self._move(ExchangeState.FIRST)
+        self._move(ExchangeEvent.BEGUN)
         return f"n,,{self._first}".encode()
 
     def respond(self, challenge: bytes) -> bytes | None:
@@ -226,10 +226,10 @@ class ScramClient(Exchange):
         text = self._decode(challenge)
         if self.state is ExchangeState.FINAL:
             self._verify(text)
-            self._move(ExchangeState.DONE)
+            self._move(ExchangeEvent.CONVINCED)
             return None
         answer = self._prove(text)
-        self._move(ExchangeState.FINAL)
+        self._move(ExchangeEvent.SPOKEN)
         return answer
 
     def is_costly(self, challenge: bytes) -> bool:
@@ -286,7 +286,7 @@ class ScramClient(Exchange):
         return data
 
     def _failed(self, text: str) -> SaslAuthenticationError:
-        self._move(ExchangeState.FAILED)
+        self._move(ExchangeEvent.BROKEN)
         return SaslAuthenticationError(text)
 
 
@@ -336,10 +336,10 @@ class ScramServer(Exchange):
             raise self._refused("Invalid SCRAM message: it is not UTF-8") from None
         if self.state is ExchangeState.NEW:
             answer = self._begin(text)
-            self._move(ExchangeState.FIRST)
+            self._move(ExchangeEvent.BEGUN)
             return answer
         answer = self._check(text)
-        self._move(ExchangeState.DONE)
+        self._move(ExchangeEvent.CONVINCED)
         token = self._token
         if token is None:
             self.identity = ClientIdentity(self._username, self.name)
@@ -393,7 +393,7 @@ class ScramServer(Exchange):
         return f"v={base64.b64encode(verifier).decode()}".encode()
 
     def _refused(self, text: str) -> SaslAuthenticationError:
-        self._move(ExchangeState.FAILED)
+        self._move(ExchangeEvent.BROKEN)
         return SaslAuthenticationError(text)
 
 
