@@ -5,40 +5,25 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
 from types import TracebackType
 from typing import Any, Final, ParamSpec, Self
 from weakref import WeakMethod
 
 import anyio
-import anyio.to_thread
 
 from kclient.arguments import check_timeout, shown
-from kclient.concurrency import Completion, LoopHandle, Supervisor, TaskHandle, thread_to_the_end, to_the_end
+from kclient.concurrency import Completion, LoopHandle, Supervisor, TaskHandle, to_the_end
 from kclient.errors import ClosedError, ConfigError, IllegalStateError
-from kclient.gateway.assembly import Assembly, assemble
+from kclient.gateway.assembly import Assembly
 from kclient.gateway.config import BrokerConfig
-from kclient.gateway.connection_quota import LimitSettings, QuotaKeeper, connection_quota
 from kclient.gateway.contexts import Advertised
-from kclient.gateway.gateway_metrics import gateway_metrics
-from kclient.gateway.handlers.log_dirs import log_dir_of
-from kclient.gateway.health import GatewayHealth
-from kclient.gateway.identity import Identity, cluster_id_of
-from kclient.gateway.kafka_metrics import KafkaMetrics
-from kclient.gateway.leadership import AssignedLeadership
+from kclient.gateway.draining import LEAST_S, Draining
+from kclient.gateway.gateway_pages import GatewayPages, page_address
 from kclient.gateway.listening import advertised, listen, listen_as
-from kclient.gateway.local import Presence, local_address, store_of
+from kclient.gateway.local import Presence, local_address
 from kclient.gateway.mapping import mapping_for
-from kclient.gateway.membership import ClusterView
-from kclient.gateway.metrics import GatewayMetric, MetricRegistry
-from kclient.gateway.metrics_server import (
-    METRICS_PATH,
-    MetricsPage,
-    Pages,
-    PageServer,
-    check_prometheus,
-    health_pages,
-)
+from kclient.gateway.metrics import GatewayMetric
+from kclient.gateway.metrics_server import check_prometheus
 from kclient.gateway.participation import Participation
 from kclient.gateway.reloading import Reloaded
 from kclient.gateway.rows.gateways import Endpoint
@@ -46,16 +31,12 @@ from kclient.gateway.security.authorizers import authorizer_of
 from kclient.gateway.security.delegation_tokens import token_settings
 from kclient.gateway.security.listeners import listeners_of
 from kclient.gateway.security.login import login_handler
+from kclient.gateway.starting import Wanted, make_server, run_background, take_part
 from kclient.gateway.stores import MIN_FREE_BYTES, opened_elsewhere, own_store
-from kclient.gateway.topics.internal import internal_topics
-from kclient.gateway.unit_epochs import UnitEpochs
-from kclient.htp.errors import HtpError
-from kclient.htp.port import LentStore, Store, StoreOnDisk
+from kclient.htp.port import LentStore, Store
 from kclient.memory_ledger import MemoryPart, process_memory
 from kclient.net.address import Address, parse_address
-from kclient.net.connection_limits import ConnectionQuota
-from kclient.net.fair_queue import Flow
-from kclient.net.server import Server, ServerSettings
+from kclient.net.server import Server
 from kclient.net.streams import ByteStream
 from kclient.unclosed import finalizer, warn_unclosed
 
@@ -67,8 +48,6 @@ LISTEN: Final = "127.0.0.1:9092"
 """Where a gateway listens, unless it is told."""
 DRAIN_S: Final = 10.0
 """How long closing may take, in seconds."""
-_LEAST_S: Final = 1.0
-"""Seconds that the store has at least to take what has to be stored at the end."""
 
 
 class Gateway:
@@ -140,8 +119,8 @@ class Gateway:
         self._server: Server | None = None
         self._expects_metrics = False
         """Whether metrics will be served, which `serve_metrics` has not heard of yet."""
-        self._pages: dict[str, PageServer] = {}
-        """What serves metrics, and what serves health alone, by which of them it is."""
+        self._pages: GatewayPages | None = None
+        """Metrics and health, once somebody has asked for them."""
         self._memory: MemoryPart | None = None
         """What it holds, of what all of the process may."""
         self._bound: Advertised | None = None
@@ -299,7 +278,7 @@ class Gateway:
         Raises:
             ClosedError: The gateway is not running.
         """
-        return self._registry().collect()
+        return self._shown().registry().collect()
 
     async def serve_metrics(self, address: str) -> Address:
         """Serve the metrics over HTTP, in Prometheus' text format: `GET /metrics`; and health. Returns where.
@@ -320,7 +299,8 @@ class Gateway:
             OSError: The address cannot be bound; the text says why.
             ClosedError: The gateway is not running.
         """
-        at = await self._serve_pages("metrics", address, self._metrics_pages)
+        found = page_address("metrics", address)
+        at = await self._shown().serve_metrics(found)
         self.parts.telemetry.offered = True
         return at
 
@@ -356,69 +336,17 @@ class Gateway:
             OSError: The address cannot be bound; the text says why.
             ClosedError: The gateway is not running.
         """
-        return await self._serve_pages("health", address, self._health_pages)
+        found = page_address("health", address)
+        return await self._shown().serve_health(found)
 
-    async def _serve_pages(self, what: str, address: str, pages: Callable[[], Pages]) -> Address:
-        found = parse_address(address, default_port=None)
-        if found.scheme != "tcp":
-            raise ConfigError(f"{what} can be served at host:port, not at {address}")
-        self._running()
-        if what not in self._pages:
-            self._pages[what] = PageServer(pages(), self._supervisor.spawn)
-        return await self._pages[what].listen(found)
-
-    def _health_pages(self) -> Pages:
-        parts, store = self.parts, self._store
-        return health_pages(
-            GatewayHealth(
-                failure=lambda: self.failure,
-                closing=lambda: self._close_asked,
-                listening=lambda: self._server is not None and bool(self._server.listeners),
-                lease=parts.lease,
-                manager=parts.manager,
-                space=store.space if isinstance(store, StoreOnDisk) else None,
-                clock=parts.clock,
+    def _shown(self) -> GatewayPages:
+        server = self._running()
+        if self._pages is None:
+            assert self._memory is not None
+            self._pages = GatewayPages(
+                self.parts, server, self._store, self._memory, self._supervisor, lambda: self._close_asked
             )
-        )
-
-    def _metrics_pages(self) -> Pages:
-        parts = self.parts
-        kafka = KafkaMetrics(
-            node_id=parts.identity.node_id,
-            topics=parts.topics,
-            leadership=parts.leadership,
-            groups=parts.groups.table.groups,
-            ends=parts.peers,
-            gateways=lambda: len(parts.cluster.others) + 1,
-            requests=parts.requests.by_name,
-            enabled=self._config.live_bool("metrics.partitions.enable"),
-        )
-
-        async def others(flow: Flow) -> list[bytearray | bytes]:
-            pushed = parts.telemetry.pushed.exposition(parts.clock.now())
-            return [*await kafka.text(flow), await anyio.to_thread.run_sync(pushed)]
-
-        page = MetricsPage(self._registry().steps, others, parts.queue)
-        return {METRICS_PATH: page.page, **self._health_pages()}
-
-    def _registry(self) -> MetricRegistry:
-        self._running()
-        parts, store = self.parts, self._store
-        assert self._memory is not None
-        return gateway_metrics(
-            topics=parts.topics,
-            groups=parts.groups.table.groups,
-            shared=parts.shared,
-            memory=self._memory,
-            connections=lambda: self.connections,
-            requests=lambda: sum(parts.requests.counts.values()),
-            space=store.space if isinstance(store, StoreOnDisk) else None,
-            cleaner=parts.cleaner,
-            telemetry=parts.telemetry,
-            throttles=parts.charged.throttles,
-            meters=parts.charged.clients,
-            muted=lambda: 0 if self._server is None else sum(each.muted for each in self._server.connections),
-        )
+        return self._pages
 
     @property
     def connections(self) -> int:
@@ -429,8 +357,8 @@ class Gateway:
         """In a forked child: close the descriptors that it inherited; the gateway stays the parent's."""
         if self._server is not None:
             self._server.abandon()
-        for pages in self._pages.values():
-            pages.abandon()
+        if self._pages is not None:
+            self._pages.abandon()
 
     async def reload(self, config: Mapping[str, Any] | None = None) -> Reloaded:
         """Take over settings and certificates that have changed, without a restart.
@@ -514,7 +442,7 @@ class Gateway:
         if self._starting is not None:
             self._starting.cancel()
         with anyio.CancelScope(shield=timeout <= 0):
-            with anyio.move_on_after(timeout + _LEAST_S):
+            with anyio.move_on_after(timeout + LEAST_S):
                 await attempt.wait()
                 return
             if self._draining is not None:
@@ -533,16 +461,18 @@ class Gateway:
     async def _shut_down(self, timeout: float) -> None:
         if self._presence is not None:
             self._presence.withdraw()
+        drain = self._drain()
         try:
-            if not self._drained:
+            if drain is not None and not self._drained:
                 self._drained = True
                 with anyio.CancelScope(shield=timeout <= 0) as self._draining:
-                    await self._drain(timeout)
+                    await drain.run(timeout)
                 if self._draining.cancelled_caught:
                     logger.warning("closing was asked for again, in less time: what is left of it is cut off")
-                    await self._cut_off()
+                    await drain.cut_off()
         except BaseException:  # cancelled too: what is left is given up, and the store closed all the same
-            await self._cut_off()
+            if drain is not None:
+                await drain.cut_off()
             raise
         finally:
             if self._unwatch is not None:
@@ -578,7 +508,8 @@ class Gateway:
         parts = self._parts = await self._assemble()
         parts.telemetry.offered = self._expects_metrics
         await parts.load()
-        self._server = await self._make_server(parts)
+        assert self._memory is not None
+        self._server = await make_server(parts, self._memory, self._supervisor)
         if self._listeners:
             await self._listen_as_configured(self._server, parts)
         elif self._listen is not None:
@@ -587,17 +518,7 @@ class Gateway:
         await self._register(parts, self._participation)
         if self._presence is not None:
             await self._presence.announce(self)
-        self._background += [
-            self._supervisor.spawn(parts.retention.run, name="retention"),
-            self._supervisor.spawn(parts.cleaner.run, name="log cleaner"),
-            self._supervisor.spawn(parts.opener.run, name="open partitions"),
-            self._supervisor.spawn(parts.shares.run, name="locks of share groups"),
-            self._supervisor.spawn(parts.feed.run, name="follow changes"),
-            self._supervisor.spawn(parts.rights_feed.run, name="follow changes of rights"),
-            self._supervisor.spawn(parts.cluster.watch, name="watch other gateways"),
-        ]
-        if parts.delegation_tokens is not None:
-            self._background.append(self._supervisor.spawn(parts.delegation_tokens.run, name="ends of tokens"))
+        self._background += run_background(parts, self._supervisor)
         logger.info(
             "gateway %d of cluster %s serves %d topics of %s on %s",
             parts.identity.node_id,
@@ -609,34 +530,18 @@ class Gateway:
         )
 
     async def _assemble(self) -> Assembly:
-        manager, broker = self._store.manager, self._store.broker
-        cluster_id = await cluster_id_of(manager)
-        rack = self._config.get("broker.rack")
-        rack = None if rack is None else str(rack)
-        part = self._participation = Participation(manager, broker, rack)
-        node_id = self._config.get_int("node.id")
-        if node_id < 0:
-            node_id = await part.allot()
-            self._config.allotted(node_id)
-        if self._presence is not None:
-            self._presence.claim(node_id if part.shared else None)
-        held, generations = await part.take(node_id, self._spawn_renewal)
-        identity = Identity(node_id, cluster_id, generations.current.newest.number, part.run)
-        epochs = UnitEpochs(manager, held, generations)
-        await epochs.load()
-        cluster = ClusterView(manager, node_id, part.looks, lease=part.registered)
-        internal = await internal_topics(self._config, manager, cluster_id)
-        leadership = AssignedLeadership(identity, rack, generations, epochs, cluster, internal)
-        self._memory = process_memory().part(self._config.get_int("connections.max.memory.bytes"), LoopHandle())
-        address = None if self._presence is None else store_of(self._presence.address)
-        return await assemble(
-            self._config, self._mapping, manager, broker, held, identity, generations, epochs, leadership, cluster,
-            internal.values(), log_dir_of(self._htp), self._memory, self._supervisor, address=address,
-            authorizer=self._authorizer, token_settings=self._token_settings,
-            listener_rates={
-                each.name: each.most_in_a_second for each in self._listeners if each.most_in_a_second is not None
-            },
+        wanted = Wanted(
+            self._config, self._mapping, self._htp, self._authorizer, self._token_settings,
+            {each.name: each.most_in_a_second for each in self._listeners if each.most_in_a_second is not None},
         )  # fmt: skip
+        part = self._participation = Participation(self._store.manager, self._store.broker, wanted.rack)
+        return await take_part(
+            wanted, self._store, part, self._presence, self._take_memory, self._supervisor, self._spawn_renewal
+        )
+
+    def _take_memory(self) -> MemoryPart:
+        self._memory = process_memory().part(self._config.get_int("connections.max.memory.bytes"), LoopHandle())
+        return self._memory
 
     async def _register(self, parts: Assembly, part: Participation) -> None:
         """Have the other gateways tell their clients of this one, and lead with them."""
@@ -645,36 +550,6 @@ class Gateway:
             at |= self._presence.endpoint()
         finish = parts.catalogue.finish_for_others
         self._background += await part.join(at, parts.hand_over, finish, self._supervisor.spawn)
-
-    async def _make_server(self, parts: Assembly) -> Server:
-        limits = partial(LimitSettings.of, self._config)
-        wanted = limits()
-        found = await connection_quota(wanted)
-        found.check(self._config.dynamic)  # what was changed while a gateway ran stops no start
-        settings = self._server_settings(found.quota)
-        server = Server(parts.requests, self._supervisor, settings, queue=parts.queue, memory=self._memory)
-        server.on_memory_short = parts.requests.memory_short
-        server.arrivals = parts.arrivals
-
-        def apply(quota: ConnectionQuota) -> None:
-            server.limits.quota = quota
-
-        keeper = QuotaKeeper(wanted, limits=limits, apply=apply, spawn=self._supervisor.spawn)
-        keeper.complete(found)
-        parts.dynamic.on_change(keeper.settings_changed)
-        return server
-
-    def _server_settings(self, quota: ConnectionQuota) -> ServerSettings:
-        idle_ms = self._config.get_int("connections.max.idle.ms")
-        request_bytes = self._config.get_int("queued.max.request.bytes")
-        return ServerSettings(
-            frame_limit=self._config.get_int("socket.request.max.bytes"),
-            max_outstanding=self._config.get_int("queued.max.requests"),
-            max_memory=self._config.get_int("connections.max.memory.bytes"),
-            max_request_memory=None if request_bytes < 0 else request_bytes,
-            quota=quota,
-            idle_timeout=idle_ms / 1000 if idle_ms > 0 else None,
-        )
 
     async def _listen_first(self, address: Address) -> None:
         bound = self._bound_to = await self.listen(str(address), advertise=self._advertise)
@@ -724,67 +599,11 @@ class Gateway:
 
     # Closing
 
-    async def _drain(self, grace: float) -> None:
-        parts, server = self._parts, self._server
-        if parts is None:
-            return
-        end = anyio.current_time() + grace
-        if self._participation is not None and self._supervisor.failure is None:
-            await self._participation.leave(parts.hand_over, grace)
-        parts.requests.drain()
-        parts.transactions.close()
-        parts.peers.close()
-        healthy = self._supervisor.failure is None
-        left = max(end - anyio.current_time(), _LEAST_S)
-        if healthy:
-            self._supervisor.spawn(self._give_up, left, name="end of closing")
-        else:
-            parts.shields.give_up()
-        if healthy:
-            with anyio.move_on_after(left) as storing:
-                await parts.groups.aclose()
-            if storing.cancelled_caught:
-                logger.warning("the store does not answer: what groups have committed last is given up")
-        if server is not None:
-            await server.aclose(max(end - anyio.current_time(), 0.0))
-        await thread_to_the_end(parts.workers.close)
-        if not healthy:
-            return
-        for task in self._background:
-            task.cancel()
-        for task in self._background:
-            await task.wait()
-        with anyio.move_on_after(max(end - anyio.current_time(), _LEAST_S)) as saving:
-            await self._save(parts)
-        if saving.cancelled_caught:
-            logger.warning("the store does not answer: closing without checkpoints, the next start reads more")
-            parts.hand_over.close()
-            parts.partitions.close()
-
-    async def _cut_off(self) -> None:
-        """End at once what closing was waiting for; the sockets are closed nevertheless."""
-        if self._parts is not None:
-            self._parts.shields.give_up()
-        if self._server is not None:
-            await to_the_end(self._server.aclose, 0.0)
-
-    async def _give_up(self, grace: float) -> None:
-        """Once closing has taken so long: end what only the store could."""
-        await anyio.sleep(grace)
-        if given_up := self.parts.shields.give_up():
-            logger.warning("the store does not answer: %d changes are given up, they may have been made", given_up)
-
-    async def _save(self, parts: Assembly) -> None:
-        for partition in parts.partitions.opened():
-            await partition.settled()
-        try:
-            await parts.partitions.checkpoint()
-        except HtpError as error:
-            logger.warning("closing without checkpoints, the next start reads more: %s", error)
-        parts.hand_over.close()
-        parts.partitions.close()
-        if self._participation is not None:
-            await self._participation.release()
+    def _drain(self) -> Draining | None:
+        """What is to be done before its tasks and its store end; None if it did not come to serve."""
+        if self._parts is None or self._participation is None:
+            return None
+        return Draining(self._parts, self._server, self._participation, self._supervisor, self._background)
 
 
 def _weakly(method: Callable[P, object]) -> Callable[P, None]:

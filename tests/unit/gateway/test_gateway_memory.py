@@ -15,7 +15,7 @@ import anyio
 import pytest
 
 from kclient.errors import ErrorCode, PolicyViolationError
-from kclient.gateway import Gateway
+from kclient.gateway import Gateway, starting
 from kclient.gateway.checkpoints import Checkpoints
 from kclient.htp import StorageError, open_store
 from kclient.htp.embedded.files import Files, SyncPoint
@@ -336,8 +336,10 @@ async def test_two_gateways_in_one_process_share_its_memory() -> None:
 
 
 async def test_who_stalls_is_closed_for_those_who_wait_at_another_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = Gateway._server_settings
-    monkeypatch.setattr(Gateway, "_server_settings", lambda self, quota: replace(made(self, quota), stall_timeout=0.2))
+    made = starting._server_settings
+    monkeypatch.setattr(
+        starting, "_server_settings", lambda config, quota: replace(made(config, quota), stall_timeout=0.2)
+    )
     async with running(config=LEAST) as (one, _), running(config=LEAST) as (_, wire):
         await wire.create("t")
         hogs = [connect(one) for _ in range(4)]

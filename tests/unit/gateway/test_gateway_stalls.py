@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import pytest
 
-from kclient.gateway import Gateway
+from kclient.gateway import Gateway, starting
 from kclient.htp.embedded.files import Files
 from kclient.protocol.messages.groups import (
     JoinGroupRequest,
@@ -30,8 +30,10 @@ MEMORY = {"connections.max.memory.bytes": 16 << 20}
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten seconds are long for a test."""
-    made = Gateway._server_settings
-    monkeypatch.setattr(Gateway, "_server_settings", lambda self, quota: replace(made(self, quota), stall_timeout=0.2))
+    made = starting._server_settings
+    monkeypatch.setattr(
+        starting, "_server_settings", lambda config, quota: replace(made(config, quota), stall_timeout=0.2)
+    )
 
 
 async def until(true: Callable[[], object]) -> None:
