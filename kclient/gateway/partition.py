@@ -20,16 +20,16 @@ from kclient.errors import (
     KafkaError,
     KafkaStorageError,
     NotLeaderOrFollowerError,
-    OutOfOrderSequenceError,
     PolicyViolationError,
     UnknownTopicOrPartitionError,
 )
 from kclient.gateway.append import Append, AppendState
 from kclient.gateway.config import TopicConfig
 from kclient.gateway.log import Duplicate, PartitionLog
-from kclient.gateway.mirroring import fillers, marker_of, mirrored
+from kclient.gateway.mirrored_appends import Prepared, prepare_hole, prepare_mirrored
+from kclient.gateway.mirroring import mirrored
 from kclient.gateway.partition_checkpoints import PartitionCheckpoints
-from kclient.gateway.partition_life import Surroundings, moved
+from kclient.gateway.partition_life import moved
 from kclient.gateway.partition_reading import StoredPartition
 from kclient.gateway.partition_states import PartitionEvent, PartitionPhase
 from kclient.gateway.takeover import Site
@@ -44,7 +44,7 @@ from kclient.htp.errors import (
 )
 from kclient.htp.port import CAP_NOWAIT, DirectTopic, OpenTopic, Place, Sent, TopicSettings
 from kclient.records import BatchBuilder, BatchHeader, EndMarker, encode_end_marker, read_header, restamp
-from kclient.records.restamping import place_batch
+from kclient.records.restamping import place_batch, writable
 from kclient.types import Buffer
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 
     from kclient.gateway.append_memory import BrokerAppends
     from kclient.gateway.log_transactions import Verification
+    from kclient.gateway.surroundings import Surroundings
     from kclient.gateway.topic_traffic import TopicTraffic
     from kclient.gateway.unit import Unit
 
@@ -67,7 +68,7 @@ _COUNTED_AT_ONCE: Final = 64
 _STALLS: Final = frozenset({PartitionPhase.RESUMING, PartitionPhase.OPEN})
 
 
-class Partition(StoredPartition):
+class Partition(StoredPartition["Surroundings"]):
     """One partition: its log, its topic in HTP, and who waits for it."""
 
     __slots__ = (
@@ -305,28 +306,9 @@ class Partition(StoredPartition):
             OutOfOrderSequenceError: Something is there already at a batch's first offset; none was appended.
         """
         self._check_mirrors()
-        log = self.log
-        place = log.next_offset
-        for _, header in batches:
-            if header.base_offset < place:
-                raise OutOfOrderSequenceError(
-                    f"a batch begins at offset {header.base_offset}, and the next one is {place}"
-                )
-            place = header.last_offset + 1
-        now_ms, name = self._wall_ms(), str(self)
-        appends: list[Append] = []
-        messages: list[bytearray | memoryview] = []
-        for batch, header in batches:
-            if header.base_offset != log.next_offset:
-                self._prepare_hole(header.base_offset, now_ms, appends, messages)
-            append = log.prepare_mirrored(header, marker_of(batch, header, name), now_ms)
-            append.crc = header.crc
-            message = writable(batch)
-            place_batch(message, append.base_offset, log.leader_epoch)
-            appends.append(append)
-            messages.append(message)
-        self._send_together(appends, messages)
-        return appends[-1]
+        prepared = prepare_mirrored(self.log, batches, self._wall_ms(), str(self))
+        self._send_together(prepared.appends, prepared.messages)
+        return prepared.appends[-1]
 
     def skip_mirrored(self, end: int) -> Append | None:
         """Take all offsets before this one, which have no record at the source; None if they are taken.
@@ -335,31 +317,18 @@ class Partition(StoredPartition):
             KafkaError: The partition is not open, or its topic mirrors none (any more).
         """
         self._check_mirrors()
-        appends: list[Append] = []
-        messages: list[bytearray | memoryview] = []
-        self._prepare_hole(end, self._wall_ms(), appends, messages)
-        if not appends:
+        prepared = Prepared([], [])
+        prepare_hole(self.log, end, self._wall_ms(), prepared)
+        if not prepared.appends:
             return None
-        self._send_together(appends, messages)
-        return appends[-1]
+        self._send_together(prepared.appends, prepared.messages)
+        return prepared.appends[-1]
 
     def _check_mirrors(self) -> None:
         if self.state is not PartitionPhase.OPEN:
             raise NotLeaderOrFollowerError(f"{self} is not open")
         if not self.config.mirrored:
             raise PolicyViolationError(f"{self} mirrors no partition of another cluster (any more)")
-
-    def _prepare_hole(
-        self, end: int, now_ms: int, appends: list[Append], messages: list[bytearray | memoryview]
-    ) -> None:
-        """Have the offsets up to one taken by batches without records, which are added to what is to be sent."""
-        for batch in fillers(self.log.next_offset, end):
-            header = read_header(batch)
-            append = self.log.prepare_mirrored(header, None, now_ms)
-            append.crc = header.crc
-            place_batch(batch, append.base_offset, self.log.leader_epoch)
-            appends.append(append)
-            messages.append(batch)
 
     def _send_together(self, appends: list[Append], messages: list[bytearray | memoryview]) -> None:
         """Send what was prepared in one call of the store, or, where it has to wait, a copy one after the other.
@@ -671,12 +640,3 @@ def layout(config: TopicConfig) -> TopicSettings:
     if config.compacts:  # what is written to is not compacted
         segment_ms = min(segment_ms, config.max_compaction_lag_ms)
     return TopicSettings(segment_bytes=config.segment_bytes, segment_ms=segment_ms, dense=True)
-
-
-def writable(batch: Buffer) -> bytearray | memoryview:
-    """The batch itself where it may be changed in place, else a copy."""
-    if isinstance(batch, bytearray):
-        return batch
-    if isinstance(batch, memoryview) and not batch.readonly:
-        return batch
-    return bytearray(batch)

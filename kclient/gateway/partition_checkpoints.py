@@ -7,7 +7,7 @@ aborted transactions that are complete and the rows of the store below.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, Protocol
 
 import anyio
@@ -23,8 +23,8 @@ from kclient.gateway.rows.numbers import LOG_START
 from kclient.gateway.rows.partitions import encode_checkpoint
 
 if TYPE_CHECKING:
-    from kclient.gateway.extents import CommitRows
-    from kclient.gateway.partition_life import Surroundings
+    from kclient.gateway.checkpoints import Checkpoints
+    from kclient.gateway.extents import CommitRows, PartitionStore
     from kclient.gateway.unit import Unit
     from kclient.htp.port import OpenTopic
 
@@ -57,6 +57,25 @@ class CheckpointedPartition(Protocol):
         ...
 
 
+class CheckpointSurroundings(Protocol):
+    """What checkpoints need of what all partitions of a gateway work with."""
+
+    @property
+    def store(self) -> PartitionStore:
+        """Where partitions lie."""
+        ...
+
+    @property
+    def checkpoints(self) -> Checkpoints:
+        """Of all partitions."""
+        ...
+
+    @property
+    def spawn(self) -> Callable[..., object]:
+        """Starts a task of the gateway."""
+        ...
+
+
 class PartitionCheckpoints:
     """Writes those of one partition: after so much was appended or aborted, when the gateway closes, with each trim.
 
@@ -71,7 +90,9 @@ class PartitionCheckpoints:
         "_around", "_batches", "_bytes", "_index", "_partition", "_topic_id", "_writing", "dirty", "saving",
     )  # fmt: skip
 
-    def __init__(self, partition: CheckpointedPartition, topic_id: bytes, index: int, around: Surroundings) -> None:
+    def __init__(
+        self, partition: CheckpointedPartition, topic_id: bytes, index: int, around: CheckpointSurroundings
+    ) -> None:
         self.dirty: bool = False
         """Whether there is more to say than the last checkpoint says."""
         self.saving: anyio.Lock = anyio.Lock(fast_acquire=True)

@@ -10,8 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import anyio
 import anyio.lowlevel
@@ -23,20 +22,11 @@ from kclient.htp.errors import HtpError
 from kclient.state_tables import next_state
 
 if TYPE_CHECKING:
-    from kclient.gateway.aborted_rows import AbortedRows
-    from kclient.gateway.append_memory import AppendMemory
-    from kclient.gateway.checkpoints import Checkpoints
     from kclient.gateway.clock import Clock
-    from kclient.gateway.extents import PartitionStore
     from kclient.gateway.log import PartitionLog
     from kclient.gateway.log_transactions import Verification
     from kclient.gateway.opening import Openings
-    from kclient.gateway.producer_windows import ProducerLimit
-    from kclient.gateway.shields import Shields
-    from kclient.gateway.takeover import Takeover
-    from kclient.gateway.unit import Unit
     from kclient.gateway.waiters import Waiter
-    from kclient.memory_ledger import MemoryAccount
     from kclient.records import BatchHeader
     from kclient.types import Buffer
 
@@ -52,50 +42,26 @@ _BEING_OPENED: Final = frozenset({PartitionPhase.OPENING, PartitionPhase.REOPENI
 _NOT_YET_OPEN: Final = _BEING_OPENED | {PartitionPhase.RESUMING}
 
 
-class FormerLeaders(Protocol):
-    """Tells when units may be opened."""
+class LifeSurroundings(Protocol):
+    """What the life of a partition needs of what all partitions of a gateway work with."""
 
-    async def ready(self, unit: Unit) -> None:
-        """Until nobody who led a unit before does anything with it any more."""
+    @property
+    def clock(self) -> Clock:
+        """What time it is."""
+        ...
+
+    @property
+    def openings(self) -> Openings:
+        """Opens partitions, so many at a time."""
+        ...
+
+    @property
+    def spawn(self) -> Callable[..., object]:
+        """Starts a task of the gateway."""
         ...
 
 
-class Epochs(Protocol):
-    """Gives units new leader epochs."""
-
-    def epoch(self, unit: Unit) -> int:
-        """The epoch of a unit."""
-        ...
-
-    async def raise_epoch(self, unit: Unit, above: int, *, since: int) -> int:
-        """An epoch above all that a unit had, and above this one; durable when it returns.
-
-        If the unit has had a newer one since that of `since`, not below `above`, it is that one.
-        """
-        ...
-
-
-@dataclass(slots=True, frozen=True)
-class Surroundings:
-    """What all partitions of a gateway work with."""
-
-    store: PartitionStore
-    clock: Clock
-    producers: ProducerLimit
-    """How many producers the logs may remember."""
-    checkpoints: Checkpoints
-    memory: MemoryAccount
-    """Where partitions count."""
-    appends: AppendMemory
-    """Where their appends count that wait for syncs."""
-    aborted: AbortedRows
-    epochs: Epochs
-    releases: FormerLeaders
-    openings: Openings
-    takeover: Takeover
-    shields: Shields
-    spawn: Callable[..., object]
-    """Starts a task of the gateway."""
+AroundT = TypeVar("AroundT", bound=LifeSurroundings)
 
 
 class _Queued(NamedTuple):
@@ -112,7 +78,7 @@ def moved(partition: object) -> NotLeaderOrFollowerError:
     return NotLeaderOrFollowerError(f"another gateway leads {partition} now")
 
 
-class PartitionLife(ABC):
+class PartitionLife(ABC, Generic[AroundT]):
     """A partition, as far as it has to be opened before it can be used.
 
     Args:
@@ -127,14 +93,14 @@ class PartitionLife(ABC):
         "state", "waiters",
     )  # fmt: skip
 
-    def __init__(self, name: str, index: int, log: PartitionLog, around: Surroundings) -> None:
+    def __init__(self, name: str, index: int, log: PartitionLog, around: AroundT) -> None:
         self.name: str = name
         """Of its topic."""
         self.index: int = index
         self.log: PartitionLog = log
         self.state: PartitionPhase = PartitionPhase.CLOSED
         self.waiters: set[Waiter] = set()
-        self._around = around
+        self._around: AroundT = around
         self._opened: anyio.Event | None = None
         """Set when the last try to open it is over."""
         self._opening: anyio.Event | None = None

@@ -5,11 +5,11 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from kclient.errors import NotLeaderOrFollowerError, UnknownTopicOrPartitionError
 from kclient.gateway.aborted import Hidden
-from kclient.gateway.partition_life import PartitionLife
+from kclient.gateway.partition_life import LifeSurroundings, PartitionLife
 from kclient.gateway.partition_states import PartitionPhase
 from kclient.gateway.recovery import aborted_between
 from kclient.gateway.rows.keys import aborted_key
@@ -18,8 +18,9 @@ from kclient.htp.port import CAP_SEGMENTS
 
 if TYPE_CHECKING:
     from kclient.gateway.aborted import ChunkBounds, Entries
+    from kclient.gateway.aborted_rows import AbortedRows
+    from kclient.gateway.extents import PartitionStore
     from kclient.gateway.log import PartitionLog
-    from kclient.gateway.partition_life import Surroundings
     from kclient.htp.port import Found, OpenTopic, Pulled, SegmentInfo
 
 T = TypeVar("T")
@@ -28,7 +29,24 @@ _CHUNKS_AT_ONCE: Final = 4
 """Chunks of aborted transactions that are looked at in one go."""
 
 
-class StoredPartition(PartitionLife):
+class ReadingSurroundings(LifeSurroundings, Protocol):
+    """And what reading needs."""
+
+    @property
+    def store(self) -> PartitionStore:
+        """Where partitions lie."""
+        ...
+
+    @property
+    def aborted(self) -> AbortedRows:
+        """Chunks of aborted transactions."""
+        ...
+
+
+AroundT = TypeVar("AroundT", bound=ReadingSurroundings)
+
+
+class StoredPartition(PartitionLife[AroundT]):
     """A partition that can be read while it is open.
 
     Args:
@@ -41,7 +59,7 @@ class StoredPartition(PartitionLife):
 
     __slots__ = ("_stored_in", "_topic_id")
 
-    def __init__(self, name: str, topic_id: bytes, index: int, log: PartitionLog, around: Surroundings) -> None:
+    def __init__(self, name: str, topic_id: bytes, index: int, log: PartitionLog, around: AroundT) -> None:
         super().__init__(name, index, log, around)
         self._topic_id = topic_id
         self._stored_in: OpenTopic | None = None

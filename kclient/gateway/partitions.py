@@ -12,8 +12,8 @@ from kclient.gateway.checkpoints import Checkpoints
 from kclient.gateway.leadership import Tenure
 from kclient.gateway.opening import Openings
 from kclient.gateway.partition import Partition
-from kclient.gateway.partition_life import Surroundings
 from kclient.gateway.partition_states import PartitionPhase
+from kclient.gateway.surroundings import Surroundings
 from kclient.gateway.takeover import Takeover
 
 if TYPE_CHECKING:
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from kclient.gateway.extents import PartitionStore
     from kclient.gateway.fenced_writer import FencedWriter
     from kclient.gateway.leadership import Leader, Leadership
-    from kclient.gateway.partition_life import FormerLeaders
     from kclient.gateway.producer_windows import ProducerLimit
     from kclient.gateway.shields import Shields
+    from kclient.gateway.surroundings import FormerLeaders
     from kclient.gateway.topics.record import TopicRecord
     from kclient.gateway.topics.table import TopicTable
     from kclient.gateway.unit import Unit

@@ -8,6 +8,7 @@ from typing import Final
 from kclient.records.arguments import as_buffer, check_position, integer
 from kclient.records.batch_header import CURRENT_MAGIC, HEADER_SIZE, measure, recompute_crc, truncated
 from kclient.records.bounds import INT32_MAX, INT64_MAX
+from kclient.types import Buffer
 
 _OFFSET: Final = Struct(">q")
 _EPOCH: Final = Struct(">i")
@@ -77,3 +78,12 @@ def restamp(
     _ATTRIBUTES.pack_into(buffer, position + _ATTRIBUTES_AT, attributes | _LOG_APPEND_TIME)
     _OFFSET.pack_into(buffer, position + _MAX_TIMESTAMP_AT, log_append_time)
     recompute_crc(buffer, position, length)
+
+
+def writable(batch: Buffer) -> bytearray | memoryview:
+    """The batch itself where it may be changed in place, else a copy."""
+    if isinstance(batch, bytearray):
+        return batch
+    if isinstance(batch, memoryview) and not batch.readonly:
+        return batch
+    return bytearray(batch)

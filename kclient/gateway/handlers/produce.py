@@ -37,7 +37,7 @@ from kclient.gateway.handlers._work import Work, rows_for, started
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
 from kclient.gateway.leadership import Leadership
 from kclient.gateway.old_formats import BATCHES_SENT_SINCE, is_message_set, room_to_send, sent_batch
-from kclient.gateway.partition import Partition, writable
+from kclient.gateway.partition import Partition
 from kclient.gateway.partition_id import PartitionId
 from kclient.gateway.partitions import LedElsewhereError, PartitionTable
 from kclient.gateway.peers import Peers
@@ -56,6 +56,7 @@ from kclient.protocol.messages.produce import (
 from kclient.protocol.registry import ApiKey
 from kclient.records import HEADER_SIZE, BatchHeader, CompressionType, read_header
 from kclient.records.batch_header import write_header
+from kclient.records.restamping import writable
 from kclient.types import Buffer, TimestampType
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.produce")
