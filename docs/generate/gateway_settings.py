@@ -9,9 +9,10 @@ import sys
 from collections.abc import Iterable
 
 from kclient.gateway.setting import LONG_MAX, BrokerSetting
-from kclient.gateway.settings import BROKER_SETTINGS, TOPIC_SETTINGS
+from kclient.gateway.settings import BROKER_SETTINGS
 from kclient.gateway.settings_of_brokers import REFUSED, WITHOUT_EFFECT
 from kclient.gateway.settings_of_telemetry import CLIENT_METRICS_SETTINGS
+from kclient.gateway.settings_of_topics import TOPIC_SETTINGS
 
 __all__ = ["render"]
 

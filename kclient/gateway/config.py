@@ -15,16 +15,11 @@ from kclient.config.secret import Secret
 from kclient.config.setting import Password
 from kclient.errors import ConfigError
 from kclient.gateway.setting import LONG_MAX, BrokerSetting, SettingType, Value, did_you_mean, secret_of_listener
-from kclient.gateway.settings import (
-    BROKER_SETTINGS,
-    GROUP_SETTINGS,
-    GROUP_TYPES_WITH_SETTINGS,
-    HTP_MAPPING,
-    HTP_MIRROR,
-    TOPIC_SETTINGS,
-    bounds_of,
-)
+from kclient.gateway.settings import BROKER_SETTINGS
 from kclient.gateway.settings_of_brokers import ONLY_INSIDE, PLUGINS, REFUSED, WITHOUT_EFFECT, is_of_plugin
+from kclient.gateway.settings_of_groups import GROUP_SETTINGS, GROUP_TYPES_WITH_SETTINGS, bounds_of
+from kclient.gateway.settings_of_topics import TOPIC_SETTINGS
+from kclient.gateway.settings_told import HTP_MAPPING, HTP_MIRROR
 from kclient.net.memory_budget import most_of_one
 
 logger: logging.Logger = logging.getLogger("kclient.gateway.config")

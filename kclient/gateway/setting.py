@@ -193,3 +193,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The end of an error message that suggests the setting most like `name`; empty without one."""
     close = nearest(name, tuple(known))
     return f"; did you mean {close}?" if close else ""
+
+
+def settings_by_name(*settings: BrokerSetting) -> dict[str, BrokerSetting]:
+    """A table of settings."""
+    return {setting.name: setting for setting in settings}

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from kclient.gateway.settings import HTP_CHECKPOINTS_BEHIND, HTP_GENERATIONS, HTP_LEASE_AGE
+from kclient.gateway.settings_told import HTP_CHECKPOINTS_BEHIND, HTP_GENERATIONS, HTP_LEASE_AGE
 
 if TYPE_CHECKING:
     from kclient.gateway.clock import Clock

@@ -8,7 +8,7 @@ from typing import Any
 
 from kclient.admin import ConfigResource, ConfigResourceType
 from kclient.gateway.rows.topics import TAKEN_OVER, MirrorOrigin
-from kclient.gateway.settings import HTP_MIRROR
+from kclient.gateway.settings_told import HTP_MIRROR
 from kclient.migration.offsets import committed, has_offsets
 from kclient.migration.others import Others, find_others, sizes
 from kclient.migration.source import SourceCluster, SourceTopic

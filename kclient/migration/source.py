@@ -11,7 +11,7 @@ from kclient.admin.answers import failure
 from kclient.cluster import Trial, version_for
 from kclient.cluster.metadata import ZERO_ID, ClusterSnapshot
 from kclient.errors import BrokerConnectionError, KafkaError, UnsupportedVersionError, error_for
-from kclient.gateway.settings import TOPIC_SETTINGS
+from kclient.gateway.settings_of_topics import TOPIC_SETTINGS
 from kclient.net.connection import Connection
 from kclient.protocol.message import ApiMessage
 from kclient.protocol.messages import (

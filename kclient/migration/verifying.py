@@ -11,7 +11,7 @@ import anyio
 from kclient.admin import ConfigResource, ConfigResourceType
 from kclient.errors import KafkaError
 from kclient.gateway.rows.topics import TAKEN_OVER
-from kclient.gateway.settings import HTP_MIRROR
+from kclient.gateway.settings_told import HTP_MIRROR
 from kclient.migration.comparison import AT_SOURCE, IN_STORE, PartitionComparison, UnreadableError, compare
 from kclient.migration.offsets import committed
 from kclient.migration.source import Bounds, SourceCluster, SourceTopic

@@ -12,8 +12,10 @@ import pytest
 from kclient.config.setting import Boolean, Decimal, List, Number, Password
 from kclient.gateway.dynamic_config import READ_ONLY
 from kclient.gateway.setting import BrokerSetting, GzipLevel
-from kclient.gateway.settings import BROKER_SETTINGS, GROUP_SETTINGS, TOPIC_SETTINGS
+from kclient.gateway.settings import BROKER_SETTINGS
 from kclient.gateway.settings_of_brokers import REFUSED, WITHOUT_EFFECT
+from kclient.gateway.settings_of_groups import GROUP_SETTINGS
+from kclient.gateway.settings_of_topics import TOPIC_SETTINGS
 
 pytestmark = pytest.mark.maven
 

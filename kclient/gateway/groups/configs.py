@@ -10,7 +10,7 @@ from kclient.errors import ConfigError, InvalidConfigurationError
 from kclient.gateway.config import SOURCE_DEFAULT, Origin
 from kclient.gateway.named_settings import NamedSettings
 from kclient.gateway.rows.keys import GROUP_SETTINGS as ROWS
-from kclient.gateway.settings import GROUP_SETTINGS, GROUP_TYPES_WITH_SETTINGS, bounds_of
+from kclient.gateway.settings_of_groups import GROUP_SETTINGS, GROUP_TYPES_WITH_SETTINGS, bounds_of
 from kclient.gateway.settings_of_shares import LATEST, READ_COMMITTED, back_ms
 from kclient.gateway.shares.settings import DeliverySettings
 

@@ -31,8 +31,11 @@ from kclient.gateway.handlers._work import Work, counted, started
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
 from kclient.gateway.mapping import DEFAULT_MAPPING
 from kclient.gateway.setting import BrokerSetting, SettingType, as_list, did_you_mean
-from kclient.gateway.settings import BROKER_SETTINGS, GROUP_SETTINGS, HTP_MAPPING, HTP_MIRROR, ONLY_TOLD, TOPIC_SETTINGS
+from kclient.gateway.settings import BROKER_SETTINGS
+from kclient.gateway.settings_of_groups import GROUP_SETTINGS
 from kclient.gateway.settings_of_telemetry import CLIENT_METRICS_SETTINGS
+from kclient.gateway.settings_of_topics import TOPIC_SETTINGS
+from kclient.gateway.settings_told import HTP_MAPPING, HTP_MIRROR, ONLY_TOLD
 from kclient.gateway.standing import ClusterStanding
 from kclient.gateway.telemetry import ClientMetricsConfigs
 from kclient.gateway.topics.catalogue import TopicCatalogue

@@ -30,7 +30,8 @@ from kclient.gateway.error_codes import Role, put_error
 from kclient.gateway.handlers._mutations import Mutations
 from kclient.gateway.handlers._work import counted, rows_for
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
-from kclient.gateway.settings import MOST_PARTITIONS, TOPIC_SETTINGS
+from kclient.gateway.settings import MOST_PARTITIONS
+from kclient.gateway.settings_of_topics import TOPIC_SETTINGS
 from kclient.gateway.topics.catalogue import TopicCatalogue
 from kclient.gateway.topics.record import TopicRecord
 from kclient.net.fair_queue import Pace

@@ -11,7 +11,8 @@ import pytest
 from kclient.errors import ErrorCode
 from kclient.gateway.features import Feature, Features
 from kclient.gateway.handlers.api_versions import ApiVersionsHandler
-from kclient.gateway.settings import BROKER_SETTINGS, TOPIC_SETTINGS
+from kclient.gateway.settings import BROKER_SETTINGS
+from kclient.gateway.settings_of_topics import TOPIC_SETTINGS
 from kclient.htp.errors import StorageError
 from kclient.protocol.messages.configs import (
     AlterConfigsRequest,

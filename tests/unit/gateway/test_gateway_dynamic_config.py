@@ -18,7 +18,8 @@ from kclient.gateway.dynamic_config import READ_ONLY
 from kclient.gateway.partition import Partition
 from kclient.gateway.retention import Retention
 from kclient.gateway.rows.keys import SETTINGS
-from kclient.gateway.settings import BROKER_SETTINGS, TOPIC_SETTINGS
+from kclient.gateway.settings import BROKER_SETTINGS
+from kclient.gateway.settings_of_topics import TOPIC_SETTINGS
 from kclient.htp import StorageError, open_store
 from kclient.htp.memory.manager import MemoryManager
 from kclient.htp.memory.topic import MemoryTopic
