@@ -33,7 +33,6 @@ from kclient.gateway.handlers.acls import CreateAclsHandler, DeleteAclsHandler, 
 from kclient.gateway.handlers.cluster import DescribeClusterHandler, DescribeTopicPartitionsHandler
 from kclient.gateway.handlers.config_resources import ListConfigResourcesHandler
 from kclient.gateway.handlers.configs import AlterConfigsHandler, DescribeConfigsHandler, IncrementalAlterConfigsHandler
-from kclient.gateway.handlers.consumer_groups import ConsumerGroupDescribeHandler, ConsumerGroupHeartbeatHandler
 from kclient.gateway.handlers.delegation_tokens import (
     CreateDelegationTokenHandler,
     DescribeDelegationTokenHandler,
@@ -43,16 +42,6 @@ from kclient.gateway.handlers.delegation_tokens import (
 from kclient.gateway.handlers.features import UpdateFeaturesHandler
 from kclient.gateway.handlers.fetch import FetchHandler
 from kclient.gateway.handlers.fetch_reading import FetchReader
-from kclient.gateway.handlers.groups import (
-    FindCoordinatorHandler,
-    HeartbeatHandler,
-    JoinGroupHandler,
-    LeaveGroupHandler,
-    SyncGroupHandler,
-)
-from kclient.gateway.handlers.groups_admin import DeleteGroupsHandler, DescribeGroupsHandler, ListGroupsHandler
-from kclient.gateway.handlers.groups_offsets import OffsetCommitHandler, OffsetDeleteHandler, OffsetFetchHandler
-from kclient.gateway.handlers.handler import Handler
 from kclient.gateway.handlers.list_offsets import DeleteRecordsHandler, ListOffsetsHandler, OffsetForLeaderEpochHandler
 from kclient.gateway.handlers.log_dirs import AlterReplicaLogDirsHandler, DescribeLogDirsHandler
 from kclient.gateway.handlers.metadata import MetadataHandler
@@ -68,20 +57,15 @@ from kclient.gateway.handlers.reassignments import (
 from kclient.gateway.handlers.scram_users import AlterUserScramCredentialsHandler, DescribeUserScramCredentialsHandler
 from kclient.gateway.handlers.share_acknowledge import ShareAcknowledgeHandler
 from kclient.gateway.handlers.share_fetch import ShareFetchHandler
-from kclient.gateway.handlers.share_groups import ShareGroupDescribeHandler, ShareGroupHeartbeatHandler
-from kclient.gateway.handlers.share_groups_offsets import (
-    AlterShareGroupOffsetsHandler,
-    DeleteShareGroupOffsetsHandler,
-    DescribeShareGroupOffsetsHandler,
-)
-from kclient.gateway.handlers.streams_groups import StreamsGroupHeartbeatHandler
-from kclient.gateway.handlers.streams_groups_describe import StreamsGroupDescribeHandler
 from kclient.gateway.handlers.table import HandlerTable
 from kclient.gateway.handlers.telemetry import GetTelemetrySubscriptionsHandler, PushTelemetryHandler
 from kclient.gateway.handlers.topics import CreatePartitionsHandler, CreateTopicsHandler, DeleteTopicsHandler
-from kclient.gateway.handlers.transactions import AddPartitionsToTxnHandler, EndTxnHandler, WriteTxnMarkersHandler
-from kclient.gateway.handlers.transactions_admin import DescribeTransactionsHandler, ListTransactionsHandler
-from kclient.gateway.handlers.transactions_offsets import AddOffsetsToTxnHandler, TxnOffsetCommitHandler
+from kclient.gateway.handlers_of_groups import (
+    group_handlers,
+    share_group_handlers,
+    streams_group_handlers,
+    transaction_handlers,
+)
 from kclient.gateway.identity import Identity
 from kclient.gateway.leadership import Leadership
 from kclient.gateway.living_topics import LivingTopics
@@ -92,9 +76,9 @@ from kclient.gateway.opening_ahead import Opener
 from kclient.gateway.ownership import HeldLease
 from kclient.gateway.partition_stores import PartitionStores, shared_store
 from kclient.gateway.partitions import PartitionTable
-from kclient.gateway.peer_calls.names import FromGateway, is_gateway
+from kclient.gateway.peer_calls.names import is_gateway
 from kclient.gateway.peer_calls.routing import ClusterPeers
-from kclient.gateway.peers import LocalPeers, PartitionEnds, Peers
+from kclient.gateway.peers import LocalPeers
 from kclient.gateway.producer_ids import ProducerIds
 from kclient.gateway.producer_windows import ProducerLimit
 from kclient.gateway.quota_entries import QuotaEntries
@@ -544,80 +528,3 @@ def _window(config: BrokerConfig, names: tuple[str, str]) -> RateWindow:
     """What the settings of these names say: a number of samples, and the seconds of each."""
     samples, seconds = map(config.get_int, names)
     return RateWindow(samples, seconds * 1000)
-
-
-def group_handlers(
-    leadership: Leadership,
-    access: Access,
-    groups: GroupCoordinator,
-    shares: ShareGroupAdministration,
-    clock: Clock,
-    features: Features,
-    topics: TopicTable,
-) -> list[Handler]:
-    """Who answers what is asked of groups of all types, and of consumer groups."""
-    return [
-        FindCoordinatorHandler(leadership, access),
-        JoinGroupHandler(access, groups.membership),
-        SyncGroupHandler(access, groups.membership),
-        HeartbeatHandler(access, groups.membership),
-        LeaveGroupHandler(access, groups.membership),
-        ConsumerGroupHeartbeatHandler(access, groups.assigned, features),
-        ConsumerGroupDescribeHandler(access, groups.table, topics),
-        ListGroupsHandler(access, groups.table),
-        DescribeGroupsHandler(access, groups.table),
-        DeleteGroupsHandler(access, groups.deletion, shares),
-        OffsetCommitHandler(access, groups.committed, clock),
-        OffsetFetchHandler(access, groups.committed),
-        OffsetDeleteHandler(access, groups.committed),
-    ]
-
-
-def share_group_handlers(
-    access: Access,
-    groups: GroupCoordinator,
-    shares: ShareGroupAdministration,
-    features: Features,
-    topics: TopicTable,
-    ends: PartitionEnds,
-) -> list[Handler]:
-    """Who answers what is asked of share groups."""
-    return [
-        ShareGroupHeartbeatHandler(access, groups.sharing, features),
-        ShareGroupDescribeHandler(access, groups.table, topics, features),
-        DescribeShareGroupOffsetsHandler(access, shares, topics, features, ends),
-        AlterShareGroupOffsetsHandler(access, shares, topics, features),
-        DeleteShareGroupOffsetsHandler(access, shares, topics, features),
-    ]
-
-
-def streams_group_handlers(
-    access: Access, groups: GroupCoordinator, topics: StreamsTopics, features: Features
-) -> list[Handler]:
-    """Who answers what is asked of streams groups."""
-    return [
-        StreamsGroupHeartbeatHandler(access, groups.streaming, topics, features),
-        StreamsGroupDescribeHandler(access, groups.table, features),
-    ]
-
-
-def transaction_handlers(
-    access: Access,
-    transactions: TransactionCoordinator,
-    local: LocalPeers,
-    peers: Peers,
-    topics: TopicTable,
-    from_gateway: FromGateway,
-    groups: GroupCoordinator,
-    clock: Clock,
-) -> list[Handler]:
-    """Who answers what is asked of transactions."""
-    return [
-        AddPartitionsToTxnHandler(access, transactions, topics, from_gateway),
-        EndTxnHandler(access, transactions),
-        WriteTxnMarkersHandler(access, local, topics, from_gateway),
-        AddOffsetsToTxnHandler(access, transactions),
-        TxnOffsetCommitHandler(access, groups.committed, groups.transactional, peers, clock),
-        DescribeTransactionsHandler(access, transactions, topics),
-        ListTransactionsHandler(access, transactions),
-    ]

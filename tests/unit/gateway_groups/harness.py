@@ -13,7 +13,6 @@ from typing import Any, cast
 from kclient.concurrency import Completion, Supervisor, loop_soon
 from kclient.errors import ErrorCode, KafkaError
 from kclient.gateway.access import Access
-from kclient.gateway.assembly import group_handlers, share_group_handlers, streams_group_handlers
 from kclient.gateway.clock import Clock
 from kclient.gateway.config import BrokerConfig
 from kclient.gateway.contexts import Advertised, ConnectionContext, RequestContext
@@ -29,6 +28,7 @@ from kclient.gateway.groups.sharing.administration import ShareGroupAdministrati
 from kclient.gateway.groups.streaming.creating import StreamsTopics
 from kclient.gateway.groups.writer import Claims, Write
 from kclient.gateway.handlers.table import HandlerTable
+from kclient.gateway.handlers_of_groups import group_handlers, share_group_handlers, streams_group_handlers
 from kclient.gateway.identity import Identity
 from kclient.gateway.leadership import AssignedLeadership
 from kclient.gateway.living_topics import LivingTopics
