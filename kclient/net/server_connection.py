@@ -13,22 +13,21 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-import anyio
-
-from kclient.concurrency import Supervisor, TaskHandle, Timer, loop_clock
+from kclient.concurrency import Supervisor, Timer, loop_clock
 from kclient.errors import ProtocolError
 from kclient.net.answering import PER_WAITING, Answering
-from kclient.net.answers import Answer, CloseConnectionError, Steps
+from kclient.net.answers import Answer, Steps
 from kclient.net.channel import Channel, TruncatedError
 from kclient.net.channel_kinds import open_channel
+from kclient.net.closing_reasons import tell_closing
 from kclient.net.fair_queue import Flow
 from kclient.net.frame_admission import FrameAdmission
+from kclient.net.last_answers import LastAnswers
 from kclient.net.memory_budget import MemoryBudget, Share, TooMuchMemoryError
 from kclient.net.reply_order import ReplyOrder, ReplySlot
 from kclient.net.request_steps import RequestSteps
 from kclient.net.server_settings import ServerSettings
 from kclient.net.streams import ByteStream
-from kclient.protocol.errors import UnknownRequestError
 
 __all__ = ["RequestHandler", "ServerConnection"]
 
@@ -36,9 +35,6 @@ logger: logging.Logger = logging.getLogger("kclient.net.server")
 
 _ARRIVED: Final = 16 * 1024
 """Bytes in the stream that show that a client sends: a socket takes so many also while it is not read."""
-
-_FIRST_LOOK: Final = 0.001
-"""Seconds before it is asked for the first time whether the client's system has got the last answers."""
 
 
 class RequestHandler(Protocol):
@@ -167,15 +163,14 @@ class ServerConnection:
             refuse=self._refuse_frame,
             pause=self._pause,
         )
-        self._delivery: TaskHandle | None = None
-        """Waits at the end until the client's system has got the last answers."""
+        self._last_answers: LastAnswers | None = None
+        """At the end, while the client's system has not got them all."""
         self._backlog: deque[memoryview] = deque()
         self._begins_in_steps = False  # a request: the next one begins after it
         self._begins_soon = False
         self._woken = False
         self._batching = False
         self._draining = False
-        self._delivering = False
         self._closing = False
         self._deserted = False  # the client has gone; what it had sent may still begin, and no reply is kept
         self._parted: _Parted | None = None
@@ -345,8 +340,8 @@ class ServerConnection:
         self.close()
         self._steps.give_up()
         self._answering.cancel()
-        if self._delivery is not None:
-            self._delivery.cancel()
+        if self._last_answers is not None:
+            self._last_answers.cancel()
 
     def drain(self) -> None:
         """Begin no more requests, and close when all that have begun are answered and the answers have arrived."""
@@ -362,8 +357,8 @@ class ServerConnection:
     async def wait_closed(self) -> None:
         """Wait until the tasks of a closed connection have ended."""
         await self._answering.wait()
-        if self._delivery is not None:
-            await self._delivery.wait()
+        if self._last_answers is not None:
+            await self._last_answers.wait()
         if self._channel is not None:
             await self._channel.wait_closed()
 
@@ -457,7 +452,7 @@ class ServerConnection:
         return not (self._order.places or self._backlog or self._order.unsent or undelivered)
 
     def _refuse_frame(self, error: TooMuchMemoryError) -> None:
-        self._say(error)
+        tell_closing(self.peer, error)
         self._take_no_more()
 
     def _memory_freed(self) -> None:
@@ -627,29 +622,16 @@ class ServerConnection:
         """A request has no answer: the connection is closed when those before it have been answered."""
         if self.closed:
             return
-        self._say(error)
+        tell_closing(self.peer, error)
         self._begins_in_steps = False  # nothing follows, whatever is in work
         self._order.end_at(slot)
         self.drain()
         if not (self._batching or self.closed):
             self._order.flush()
 
-    def _say(self, error: BaseException) -> None:
-        """Why the connection is closed."""
-        if isinstance(error, CloseConnectionError):
-            logger.warning("%s: the connection is closed: %s", self.peer, str(error))
-        elif isinstance(error, TooMuchMemoryError):
-            logger.warning("%s asks for too much, the connection is closed: %s", self.peer, str(error))
-        elif isinstance(error, ProtocolError):
-            logger.warning("%s sent a malformed request, the connection is closed: %s", self.peer, str(error))
-        elif isinstance(error, UnknownRequestError):
-            logger.warning("%s sent an unknown request, the connection is closed: %s", self.peer, str(error))
-        else:
-            logger.error("%s: a request failed, the connection is closed", self.peer, exc_info=error)
-
     def _close_if_drained(self) -> None:
         channel = self._channel
-        if not self._draining or self._delivering or channel is None:
+        if not self._draining or self._last_answers is not None or channel is None:
             return
         if self._deserted:  # what has begun goes on, and nobody waits for its answers
             self.close()
@@ -657,27 +639,10 @@ class ServerConnection:
         if not self._order.over or channel.pending_bytes:
             return
         if channel.in_flight and self._supervisor.running:
-            # a system that closes a socket whose client still sends takes back what has not got there
-            self._delivering = True
-            self._delivery = self._supervisor.spawn(self._close_when_delivered, name=f"end of {self.peer}")
-            self._delivery.on_done(self._delivery_ended)
+            patience = self._settings.stall_timeout
+            self._last_answers = LastAnswers(channel, self._supervisor, patience, self.close, self.peer)
         else:
             self.close()
-
-    async def _close_when_delivered(self) -> None:
-        channel = self._channel
-        assert channel is not None
-        try:
-            with anyio.move_on_after(self._settings.stall_timeout):
-                pause = _FIRST_LOOK
-                while channel.in_flight and not channel.deserted:
-                    await anyio.sleep(pause)
-                    pause = min(2 * pause, 1.0)
-        finally:
-            self.close()
-
-    def _delivery_ended(self, _: TaskHandle) -> None:
-        self._delivery = None
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "draining" if self._draining else "open"
