@@ -19,6 +19,7 @@ __all__ = [
     "Offsets",
     "Partition",
     "PartitionInfo",
+    "PartitionWatermarks",
     "RecordMetadata",
     "TimestampType",
     "Timestamps",

@@ -47,7 +47,7 @@ Outcome: TypeAlias = KafkaError | None
 
 # Brokers learn of a topic that was just created a moment later than its creator does; a name that is wrong
 # should not cost a whole `default.api.timeout.ms`.
-UNKNOWN_TOPIC_PATIENCE = 2.0
+_UNKNOWN_TOPIC_PATIENCE = 2.0
 """Seconds in which an unknown topic or partition is asked for again."""
 _LONGEST = 2**31 - 1
 """Milliseconds that a request can name."""
@@ -81,7 +81,7 @@ class AdminBase:
         check_timeout(timeout)
         return self._config.default_api_timeout_ms / 1000 if timeout is None else timeout
 
-    def _patience_ends(self, timeout: float | None, patience: float = UNKNOWN_TOPIC_PATIENCE) -> float:
+    def _patience_ends(self, timeout: float | None, patience: float = _UNKNOWN_TOPIC_PATIENCE) -> float:
         """Until when to ask again for what is unknown: well before the call's time is over, or nobody hears that it is.
 
         Args:

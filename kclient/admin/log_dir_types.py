@@ -99,7 +99,7 @@ class ReplicaLogDirInfo:
     future_offset_lag: int = -1
 
 
-def as_replica(value: Any) -> TopicPartitionReplica:
+def _as_replica(value: Any) -> TopicPartitionReplica:
     """A replica, from its three parts too.
 
     Raises:
@@ -113,14 +113,14 @@ def as_replica(value: Any) -> TopicPartitionReplica:
 
 
 def as_replicas(values: Any) -> list[TopicPartitionReplica]:
-    """Replicas, each once. Raises as `as_replica`."""
+    """Replicas, each once. Raises as `_as_replica`."""
     if isinstance(values, str | tuple | Mapping) or not isinstance(values, Iterable):
         raise TypeError(f"replicas are TopicPartitionReplicas in a list, not {shown(values)}")
-    return list(dict.fromkeys(map(as_replica, values)))
+    return list(dict.fromkeys(map(_as_replica, values)))
 
 
 def as_directories(values: Any) -> dict[TopicPartitionReplica, str]:
-    """Which directory each replica is to be in. Raises as `as_replica`."""
+    """Which directory each replica is to be in. Raises as `_as_replica`."""
     if not isinstance(values, Mapping):
         raise TypeError(f"alter_replica_log_dirs takes paths by TopicPartitionReplica, not {shown(values)}")
     found = {}
@@ -128,7 +128,7 @@ def as_directories(values: Any) -> dict[TopicPartitionReplica, str]:
         check_text(path, "the path of a log directory")
         if not path:
             raise ValueError("the path of a log directory is not empty")
-        found[as_replica(replica)] = path
+        found[_as_replica(replica)] = path
     return found
 
 

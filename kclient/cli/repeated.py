@@ -9,7 +9,7 @@ from kclient.cli.errors import Terminated, check_terminated, reason_of
 from kclient.errors import KafkaError
 
 
-def next_start(begun: float, ended: float, every: float) -> float:
+def _next_start(begun: float, ended: float, every: float) -> float:
     """When the next turn begins: so many seconds after the last one began, or at once where that took longer.
 
     Args:
@@ -55,7 +55,7 @@ def repeated(
                     raise
                 failed = reason_of(error)
             ended = clock()
-            pause = next_start(begun, ended, every) - ended
+            pause = _next_start(begun, ended, every) - ended
             if failed:
                 tell(f"{failed}; the next run, in {pause:.0f} s, goes on")
             wait(pause)

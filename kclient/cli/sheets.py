@@ -14,7 +14,7 @@ from kclient.cli.options import FORMS
 from kclient.errors import KafkaError
 from kclient.sync import Admin
 
-WATCH_S = 1.0
+_WATCH_S = 1.0
 """Seconds between two looks with `--watch`."""
 _AROUND = 6
 """Lines of a table around its rows."""
@@ -78,7 +78,7 @@ def show(look: Callable[[Admin], Sheet], settings: dict[str, object], *, form: s
             sheet = look(admin)
             _print(sheet, form)
             tell_missing(sheet.missing)
-            time.sleep(WATCH_S)
+            time.sleep(_WATCH_S)
 
 
 def document(fields: Mapping[str, Any], form: str) -> str:
@@ -120,5 +120,5 @@ def _live(look: Callable[[], Sheet]) -> NoReturn:
 
     with Live(shown(), console=console, auto_refresh=False) as live:
         while True:
-            time.sleep(WATCH_S)
+            time.sleep(_WATCH_S)
             live.update(shown(), refresh=True)

@@ -15,7 +15,7 @@ import anyio
 
 VARIABLE: Final = "KCLIENT_GATEWAY_SUPERVISOR"
 """Of the environment: the descriptor of the socket."""
-BEAT_S: Final = 1.0
+_BEAT_S: Final = 1.0
 
 
 class Tie:
@@ -44,4 +44,4 @@ class Tie:
             with suppress(BlockingIOError):
                 if not self._socket.recv(1):
                     return
-            await anyio.sleep(BEAT_S)
+            await anyio.sleep(_BEAT_S)

@@ -180,7 +180,7 @@ class ClientConfig(SecuritySettings):
             NotYetSupportedError: If a setting asks for what kclient cannot do yet.
         """
         arguments = {name: value for name, value in cls._named(settings).items() if value is not None}
-        given, written, stands_for = resolved({**cls._named(read_source(config)), **arguments})
+        given, written, stands_for = resolved({**cls._named(_read_source(config)), **arguments})
         try:
             return cls._made(given, written)
         except ConfigError as error:
@@ -262,7 +262,7 @@ class ClientConfig(SecuritySettings):
         """
 
 
-def read_source(config: ConfigInput) -> Mapping[str, Any]:
+def _read_source(config: ConfigInput) -> Mapping[str, Any]:
     """The settings of a mapping, a properties file or its text, as they are written there."""
     if config is None:
         return {}

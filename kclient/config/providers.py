@@ -20,7 +20,7 @@ from kclient.errors import ConfigError
 
 __all__ = ["ConfigProvider", "is_of_provider", "resolved"]
 
-PROVIDERS: Final = "config.providers"
+_PROVIDERS: Final = "config.providers"
 _OF_PROVIDER = re.compile(r"config\.providers\.[^.]+\.(class|param\..+)")
 _VARIABLE = re.compile(r"\$\{([^}:]*):(?:([^}:]*):)?([^}]*)\}")
 
@@ -159,11 +159,11 @@ def resolved(given: Mapping[str, Any]) -> Resolved:
     Raises:
         ConfigError: A provider is none, a variable's provider is not named, or does not know it.
     """
-    values = {name: value for name, value in given.items() if name != PROVIDERS and not is_of_provider(name)}
-    names = _names(given.get(PROVIDERS))
+    values = {name: value for name, value in given.items() if name != _PROVIDERS and not is_of_provider(name)}
+    names = _names(given.get(_PROVIDERS))
     own = {name for name in given if is_of_provider(name)}
     if strays := sorted(name for name in own if name.split(".")[2] not in names):
-        raise ConfigError(f"{brief(strays[0])} is of a provider that {PROVIDERS} does not name")
+        raise ConfigError(f"{brief(strays[0])} is of a provider that {_PROVIDERS} does not name")
     if not names:
         return Resolved(values, {}, {})
     providers = {name: _provider(name, given) for name in names}
@@ -212,12 +212,12 @@ def _names(value: Any) -> list[str]:
         return []
     parts = value.split(",") if isinstance(value, str) else value
     if not isinstance(parts, list | tuple) or not all(isinstance(part, str) for part in parts):
-        raise ConfigError(f"{PROVIDERS} = {shown(value)}: expected a list of names, or text with commas")
+        raise ConfigError(f"{_PROVIDERS} = {shown(value)}: expected a list of names, or text with commas")
     return [part.strip() for part in parts if part.strip()]
 
 
 def _provider(name: str, given: Mapping[str, Any]) -> ConfigProvider:
-    start, told = f"{PROVIDERS}.{name}.", f"{PROVIDERS}.{brief(name)}."
+    start, told = f"{_PROVIDERS}.{name}.", f"{_PROVIDERS}.{brief(name)}."
     kind = given.get(f"{start}class", name)
     parameters = {key[len(start) + 6 :]: value for key, value in given.items() if key.startswith(f"{start}param.")}
     if isinstance(kind, str):
@@ -251,7 +251,7 @@ def _lookup(
     start = f"{setting}: the variable {brief(found[0])}"
     if name not in providers:
         raise ConfigError(
-            f"{start} is of a provider that {PROVIDERS} does not name: it names {brief(', '.join(providers))}"
+            f"{start} is of a provider that {_PROVIDERS} does not name: it names {brief(', '.join(providers))}"
         )
     try:
         values = providers[name].get(path, [key])

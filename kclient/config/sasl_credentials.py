@@ -308,7 +308,7 @@ def _callback(handler: Callable[[], Any], settings: SaslSettings, entry: JaasEnt
             "sasl.login.callback.handler.class gives the tokens: sasl.oauthbearer.token.endpoint.url and the options "
             "of sasl.jaas.config would not be used"
         )
-    if isinstance(handler, type) and not takes_no_arguments(handler):
+    if isinstance(handler, type) and not _takes_no_arguments(handler):
         raise ConfigError(
             "sasl.login.callback.handler.class: a class is made without arguments, and this one needs some; give an "
             "object of it"
@@ -318,7 +318,7 @@ def _callback(handler: Callable[[], Any], settings: SaslSettings, entry: JaasEnt
     return made
 
 
-def takes_no_arguments(function: Callable[..., Any]) -> bool:
+def _takes_no_arguments(function: Callable[..., Any]) -> bool:
     """Whether it can be called without arguments; where Python cannot tell, it may be so."""
     try:
         signature = inspect.signature(function)
@@ -344,7 +344,7 @@ def check_token_source(source: object, what: str) -> None:
     expected = "expected a function without arguments: def token() -> kclient.OAuthToken | str, or async def"
     if not callable(source):
         raise ConfigError(f"{what} is not a function: {expected}")
-    if not takes_no_arguments(source):
+    if not _takes_no_arguments(source):
         raise ConfigError(f"{what} cannot be called without arguments: {expected}")
 
 

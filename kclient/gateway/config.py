@@ -34,7 +34,7 @@ Live: TypeAlias = Callable[[], T]
 value. What only a restart changes is given as a value."""
 
 # The sources of a value, numbered as DescribeConfigs numbers them (`DescribeConfigsResponse.ConfigSource`).
-SOURCE_TOPIC: Final = 1
+_SOURCE_TOPIC: Final = 1
 SOURCE_DYNAMIC_BROKER: Final = 2
 SOURCE_DYNAMIC_DEFAULT_BROKER: Final = 3
 SOURCE_STATIC_BROKER: Final = 4
@@ -340,7 +340,7 @@ class BrokerConfig:
         """Where a topic setting's value comes from, the one in force first, in the topic's unit."""
         setting = TOPIC_SETTINGS[name]
         if name in overrides:
-            yield Origin(name, overrides[name], SOURCE_TOPIC)
+            yield Origin(name, overrides[name], _SOURCE_TOPIC)
         for synonym, factor in setting.synonyms:
             for origin in self.origins(synonym):
                 yield Origin(synonym, setting.from_synonym(origin.text, factor), origin.source)

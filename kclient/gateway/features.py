@@ -15,7 +15,16 @@ from typing import Final
 from kclient.errors import InvalidUpdateVersionError
 from kclient.protocol.messages.connection import ApiVersionsResponse, FinalizedFeatureKey, SupportedFeatureKey
 
-__all__ = ["SUPPORTED", "Feature", "FeatureChange", "Features", "LevelChange"]
+__all__ = [
+    "GROUP_VERSION",
+    "SHARE_VERSION",
+    "STREAMS_VERSION",
+    "SUPPORTED",
+    "Feature",
+    "FeatureChange",
+    "Features",
+    "LevelChange",
+]
 
 _LOWEST_OF_ANY_SINCE = 4
 """The version of ApiVersions from which on clients can read a feature whose lowest level is 0 (KAFKA-17011)."""

@@ -20,7 +20,7 @@ from kclient.errors import FetchSessionIdNotFoundError, FetchSessionTopicIdError
 
 INITIAL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
-NO_SESSION: Final = 0
+_NO_SESSION: Final = 0
 _EPOCHS: Final = 2**31
 EVICTION_S: Final = 120.0
 """A session that was used within so many seconds keeps its place when the cache is full (as in Kafka)."""
@@ -116,7 +116,7 @@ class FetchPlan(NamedTuple):
     @property
     def session_id(self) -> int:
         """What the response calls the session."""
-        return self.session.session_id if self.session is not None else NO_SESSION
+        return self.session.session_id if self.session is not None else _NO_SESSION
 
 
 class FetchSessionCache:

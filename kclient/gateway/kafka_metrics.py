@@ -103,7 +103,7 @@ _REQUESTS: Final = (
 )
 
 
-def labels_of(**labels: str | int) -> str:
+def _labels_of(**labels: str | int) -> str:
     """Labels as Prometheus' text has them: `{topic="flights",partition="0"}`."""
     return "{" + ",".join(f'{name}="{escaped(str(value))}"' for name, value in labels.items()) + "}"
 
@@ -165,7 +165,7 @@ class KafkaMetrics:
         cluster, requests = _Text(*_CLUSTER), _Text(*_REQUESTS)
         cluster.add_to_all("", (self._gateways(), int(self._leadership.controller_id == self._node_id)))
         for name, count in self._requests().items():
-            requests.add(0, labels_of(request=name), count)
+            requests.add(0, _labels_of(request=name), count)
         return [*cluster.parts, *requests.parts]
 
     async def _of_topics(self, pace: Pace) -> list[bytearray]:

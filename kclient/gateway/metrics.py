@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from kclient.errors import IllegalStateError
 
-__all__ = ["GatewayMetric", "MetricRegistry", "MetricType", "Sample"]
+__all__ = ["GatewayMetric", "MetricRegistry", "MetricType", "Read", "Sample", "Value", "Values"]
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 _AT_ONCE: Final = 64

@@ -16,7 +16,7 @@ from kclient.errors import ConfigError
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 
-STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+_STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 ACLS: Final = "acls"
 """The same, as gateways call it."""
 
@@ -120,10 +120,10 @@ class AuthorizerClass(Kind):
 
     @property
     def text(self) -> str:
-        return f"`{ACLS}`, `{STANDARD_AUTHORIZER}`, or nothing"
+        return f"`{ACLS}`, `{_STANDARD_AUTHORIZER}`, or nothing"
 
     def parse(self, value: Any) -> str:
-        if value.strip() not in ("", ACLS, STANDARD_AUTHORIZER):
+        if value.strip() not in ("", ACLS, _STANDARD_AUTHORIZER):
             raise ValueError(f"{self.text}: gateways load no classes of Java's")
         return str(value).strip()
 

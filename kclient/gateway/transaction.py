@@ -35,7 +35,7 @@ from kclient.state_tables import next_state
 LAST_EPOCH: Final = 32766
 """The greatest epoch that a producer is given. One more is left to write the ends of its last transaction under."""
 
-MAX_GROUPS: Final = 1 << 20
+_MAX_GROUPS: Final = 1 << 20
 """So long all ids of a transaction's groups may be, `_GROUP` added to each: all are written anew when one joins."""
 _GROUP: Final = 100
 
@@ -196,7 +196,7 @@ class Transaction:
             return self
         self._check(producer)
         together = self.groups.union(groups)
-        if len(together) > len(self.groups) and sum(map(len, together)) + _GROUP * len(together) > MAX_GROUPS:
+        if len(together) > len(self.groups) and sum(map(len, together)) + _GROUP * len(together) > _MAX_GROUPS:
             raise TransactionAbortableError(
                 f"{self!s}: {len(self.groups)} groups have joined, and no more fit in: commit their offsets by several "
                 "transactions, or with shorter group ids"

@@ -30,7 +30,7 @@ _LEVELS: Final = ("INFO", "DEBUG", "TRACE")
 _PERCENTILES: Final = (50, 95, 99)
 _HOUR: Final = 3600.0
 
-Tallies = Callable[[], Sequence[MetricTally]]
+_Tallies = Callable[[], Sequence[MetricTally]]
 """Which numbers a metric sums up."""
 
 
@@ -86,7 +86,7 @@ class MetricGroup:
         return self._made(name, text, measure, MetricKind.COUNTER)
 
     def meter(
-        self, name: str, text: str, tallies: Tallies, *, by_count: bool = False, hourly: bool = False
+        self, name: str, text: str, tallies: _Tallies, *, by_count: bool = False, hourly: bool = False
     ) -> Iterator[Metric]:
         """A rate and a total.
 
@@ -105,7 +105,7 @@ class MetricGroup:
         )
         yield self.total(f"{name}-total", f"The total number of {text}", tallies, by_count=by_count)
 
-    def total(self, name: str, text: str, tallies: Tallies, *, by_count: bool = False) -> Metric:
+    def total(self, name: str, text: str, tallies: _Tallies, *, by_count: bool = False) -> Metric:
         """How much or how often since the start."""
 
         def measure() -> float:
@@ -113,15 +113,15 @@ class MetricGroup:
 
         return self.counter(name, text, measure)
 
-    def average(self, name: str, text: str, tallies: Tallies) -> Metric:
+    def average(self, name: str, text: str, tallies: _Tallies) -> Metric:
         """The average of the windows that count."""
         return self.gauge(name, f"The average {text}", lambda: mean_of(*tallies()))
 
-    def maximum(self, name: str, text: str, tallies: Tallies) -> Metric:
+    def maximum(self, name: str, text: str, tallies: _Tallies) -> Metric:
         """The greatest of the windows that count."""
         return self.gauge(name, f"The maximum {text}", lambda: highest_of(*tallies()))
 
-    def extent(self, name: str, text: str, tallies: Tallies) -> Iterator[Metric]:
+    def extent(self, name: str, text: str, tallies: _Tallies) -> Iterator[Metric]:
         """An average and a maximum."""
         yield self.average(f"{name}-avg", text, tallies)
         yield self.maximum(f"{name}-max", text, tallies)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-OFFSETS_EVERY_S: Final = 60.0
+_OFFSETS_EVERY_S: Final = 60.0
 """Seconds between two looks at what groups have committed."""
 _LOOK_S: Final = 0.1
 
@@ -132,7 +132,7 @@ class Following:
         mirror: Mirror,
         *,
         note: Callable[[str], object] = lambda _: None,
-        offsets_every: float = OFFSETS_EVERY_S,
+        offsets_every: float = _OFFSETS_EVERY_S,
     ) -> None:
         self._sides = sides
         self._mirror = mirror

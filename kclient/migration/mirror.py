@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from kclient.cluster.metadata import ClusterSnapshot
     from kclient.gateway.partition import Partition
 
-REFRESH_S: Final = 10.0
+_REFRESH_S: Final = 10.0
 """After so many seconds it is looked for new topics and partitions, and for those that have gone."""
 _RETRY_S: Final = 0.5
 """After so many seconds what has failed is tried again."""
@@ -92,7 +92,7 @@ class Mirror:
         *,
         throttle: Throttle | None = None,
         note: Callable[[str], object] = lambda _: None,
-        refresh: float = REFRESH_S,
+        refresh: float = _REFRESH_S,
         memory: int = MEMORY,
     ) -> None:
         if memory < LEAST_MEMORY:

@@ -25,7 +25,7 @@ from kclient.types import OffsetAndMetadata, TopicPartition
 
 _TOGETHER: Final = 8
 """Groups that are asked for at the same time."""
-ACTIVE: Final = frozenset(
+_ACTIVE: Final = frozenset(
     {"Stable", "PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling", "NotReady"}
 )
 """The states of groups that have members."""
@@ -46,7 +46,7 @@ class GroupCommits:
     @property
     def active(self) -> bool:
         """Whether it has members."""
-        return self.state in ACTIVE
+        return self.state in _ACTIVE
 
 
 @dataclass(slots=True)
@@ -166,7 +166,7 @@ async def move_offsets(
                 wanted[tp] = OffsetAndMetadata(offset.offset, offset.metadata)
         if not wanted:
             continue
-        if states.get(group.group_id) in ACTIVE:
+        if states.get(group.group_id) in _ACTIVE:
             result.active.append(group.group_id)
             continue
         try:

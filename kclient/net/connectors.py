@@ -141,7 +141,7 @@ async def connect_tcp(address: Address, config: ConnectionConfig) -> ByteStream:
     raise BrokerConnectionError(f"no connection to {address}", attempts=attempts) from attempts[-1][1]
 
 
-async def connect_unix(address: Address, config: ConnectionConfig) -> ByteStream:
+async def _connect_unix(address: Address, config: ConnectionConfig) -> ByteStream:
     """Connect to a Unix socket."""
     seconds = config.socket_connection_setup_timeout_ms / 1000
     sock = await _connect_socket(socket.AF_UNIX, address.host, config, seconds)
@@ -219,4 +219,4 @@ def _configure(sock: socket.socket, config: ConnectionConfig) -> None:
 
 
 register("tcp", connect_tcp)
-register("unix", connect_unix)
+register("unix", _connect_unix)

@@ -6,6 +6,9 @@ handed out as a view of its buffer; when the last view is gone, the next frame m
 
 They count with what the process keeps (`kclient.memory_ledger`), and are given up when a gateway in it is short of it.
 Where there is none they have a limit of their own only.
+
+`LargeBuffers` is another pool, with another rule: it has sizes in powers of two, so that a buffer fits many reads, and
+keeps what is in use. Here new buffers take the place of older ones, and all are given back when frames are small again.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ __all__ = ["ReceiveBuffers", "receive_buffers"]
 
 SMALLEST = 256 * 1024
 """Smaller buffers, in bytes, come from the interpreter and go back to it: for them it is quick."""
-MOST_BUFFERS = 16
+_MOST_BUFFERS = 16
 MOST_BYTES = 128 * 1024 * 1024
 _SHARE: Final = 8
 """They take one part in so many of what the process may keep, at most, where there is a gateway in it."""
@@ -59,7 +62,7 @@ class ReceiveBuffers:
         if size > most:
             return None
         kept = self._buffers
-        while len(kept) >= MOST_BUFFERS or sum(map(len, kept)) + size > most:
+        while len(kept) >= _MOST_BUFFERS or sum(map(len, kept)) + size > most:
             kept = kept[1:]
         more = 0 if account is None else sum(map(len, kept)) + size - account.held
         if account is not None and more > 0 and not account.has_room(more):

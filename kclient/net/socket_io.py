@@ -12,7 +12,7 @@ from kclient.types import Buffer
 
 __all__ = ["SocketIO"]
 
-WRITE_SHARE = 1024 * 1024
+_WRITE_SHARE = 1024 * 1024
 """Bytes written to one connection before the others have their turn, where they take turns."""
 READ_SHARE = 1024 * 1024
 """Bytes read from one connection before the others have their turn, where they take turns: a millisecond's worth."""
@@ -95,7 +95,7 @@ class SocketIO(Channel):
 
     def _send_ready(self) -> bool:
         """Write what the stream takes now, with turns up to a share; False if the channel broke."""
-        left = WRITE_SHARE if self._turns is not None else self.pending_bytes
+        left = _WRITE_SHARE if self._turns is not None else self.pending_bytes
         try:
             while self._pending and left > 0 and (count := self._stream.flush(self._pending)):
                 self.pending_bytes -= count

@@ -37,7 +37,7 @@ class ProcessingSettings:
     retry_backoff_max_ms: int
 
 
-def check_clients(consumer: ConsumerConfig, producer: ProducerConfig) -> None:
+def _check_clients(consumer: ConsumerConfig, producer: ProducerConfig) -> None:
     """Raise if these clients cannot process exactly once.
 
     Raises:
@@ -79,7 +79,7 @@ def processing_settings(
         ConfigError: A setting of a client contradicts processing exactly once.
         TypeError, ValueError: An argument is wrong.
     """
-    check_clients(consumer, producer)
+    _check_clients(consumer, producer)
     timeout = producer.transaction_timeout_ms / 1000
     interval = _seconds(commit_interval, "commit_interval", 0)
     if interval >= timeout:

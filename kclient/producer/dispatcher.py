@@ -45,7 +45,7 @@ logger: logging.Logger = logging.getLogger("kclient.producer")
 
 LAST_VERSION_WITH_NAMES: Final = 12
 """From version 13 on, Produce names topics by id only (KIP-516)."""
-LAST_VERSION_FOR_V1: Final = 11
+_LAST_VERSION_FOR_V1: Final = 11
 """From version 12 on, Produce adds its partitions to the transaction (KIP-890)."""
 _FIRST_VERSION_WITH_BATCHES: Final = 3
 _NO_ID: Final = bytes(16)
@@ -174,7 +174,7 @@ class Dispatcher:
         by_name = any(snapshot.topic_id(tp.topic) == _NO_ID for tp in request.batches)
         highest = LAST_VERSION_WITH_NAMES if by_name else ProduceRequest.VERSIONS[1]
         if self._transactions is not None and self._transactions.version == V1:
-            highest = LAST_VERSION_FOR_V1
+            highest = _LAST_VERSION_FOR_V1
         known = self._versions.get(request.node_id)
         if known is not None and known[:2] == (connection, highest):
             return known[2]
@@ -184,7 +184,7 @@ class Dispatcher:
                 f"{connection.address} takes Produce only up to version {version}: "
                 "kclient needs Apache Kafka 0.11 or newer"
             )
-        if self._transactions is not None and self._transactions.version != V1 and version <= LAST_VERSION_FOR_V1:
+        if self._transactions is not None and self._transactions.version != V1 and version <= _LAST_VERSION_FOR_V1:
             raise UnsupportedVersionError(
                 f"{connection.address} takes Produce only up to version {version}, which adds no partitions to "
                 "transactions, though the cluster has transaction.version 2: all brokers have to be Kafka 4.0 or newer"

@@ -29,7 +29,7 @@ logger: logging.Logger = logging.getLogger("kclient.producer")
 
 CHANNEL: Final = "transactions"
 """Brokers answer a connection in order: what ends a transaction must not wait behind records."""
-FEATURE: Final = "transaction.version"
+_FEATURE: Final = "transaction.version"
 FIRST_PAUSE: Final = 0.02
 """Seconds to wait where the transaction before is still being completed, instead of `retry.backoff.ms`."""
 
@@ -188,7 +188,7 @@ class CoordinatorRequests:
         return await self._cluster.connection(self._node, CHANNEL)
 
     def _note(self, connection: Connection, requests: tuple[type[ApiMessage], ...]) -> None:
-        self.version = V2 if connection.features.get(FEATURE, 0) >= V2 else V1
+        self.version = V2 if connection.features.get(_FEATURE, 0) >= V2 else V1
         for request in requests:
             try:
                 self._speaks[request] = version_for(connection, request)

@@ -67,7 +67,7 @@ INIT: Final = "init_transactions"
 COMMIT: Final = "commit_transaction"
 ABORT: Final = "abort_transaction"
 HAND_OVER: Final = "hand_over"
-SEND_OFFSETS: Final = "send_offsets_to_transaction"
+_SEND_OFFSETS: Final = "send_offsets_to_transaction"
 
 
 _WAITING: Final = frozenset({TransactionState.COMMITTING, TransactionState.ABORTING, TransactionState.HANDING_OVER})
@@ -193,16 +193,16 @@ class TransactionDriver:
     ) -> None:
         """Add offsets of a group to the transaction."""
         self._supervisor.check()
-        self._check_pending(SEND_OFFSETS)
+        self._check_pending(_SEND_OFFSETS)
         refusal = self._manager.refusal()
         if refusal is not None:
             raise refusal
         if not offsets:
             return
-        call = _Call(SEND_OFFSETS)
+        call = _Call(_SEND_OFFSETS)
         before = self._offsets[-1] if self._offsets else None
         work = partial(self._send_offsets, dict(offsets), group, before)
-        call.task = task = self._supervisor.spawn(self._run, call, work, name=SEND_OFFSETS)
+        call.task = task = self._supervisor.spawn(self._run, call, work, name=_SEND_OFFSETS)
         self._offsets.append(task)
         task.on_done(self._offsets.remove)
         await self._wait(call, "; it goes on, and commit_transaction waits for it; abort_transaction gives it up")

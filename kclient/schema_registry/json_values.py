@@ -27,7 +27,7 @@ __all__ = ["JsonReader"]
 _DEEPEST: Final = 64
 """Objects within one another: a schema that holds itself has no end."""
 
-Fit = Callable[[Any], Any]
+_Fit = Callable[[Any], Any]
 """Makes of what was parsed what the column holds; raises `SerializationError`."""
 
 
@@ -85,7 +85,7 @@ class _Shapes:
     def __init__(self, documents: Documents) -> None:
         self._documents = documents
 
-    def of(self, parts: list[Part], depth: int) -> tuple[pyarrow.DataType, Fit]:
+    def of(self, parts: list[Part], depth: int) -> tuple[pyarrow.DataType, _Fit]:
         """Of a value that all the parts speak of."""
         import pyarrow
 
@@ -114,7 +114,7 @@ class _Shapes:
             return pyarrow.float64(), _optional(_number)
         return pyarrow.string(), _optional(_text)
 
-    def _object(self, found: list[Part], depth: int) -> tuple[pyarrow.DataType, Fit] | None:
+    def _object(self, found: list[Part], depth: int) -> tuple[pyarrow.DataType, _Fit] | None:
         import pyarrow
 
         properties: dict[str, list[Part]] = {}
@@ -131,7 +131,7 @@ class _Shapes:
             return pyarrow.map_(pyarrow.string(), inner), _optional(_mapped(fit))
         return None
 
-    def _struct(self, properties: Mapping[str, list[Part]], depth: int) -> tuple[pyarrow.DataType, Fit]:
+    def _struct(self, properties: Mapping[str, list[Part]], depth: int) -> tuple[pyarrow.DataType, _Fit]:
         import pyarrow
 
         inner = {name: self.of(each, depth + 1) for name, each in properties.items()}
@@ -145,7 +145,7 @@ class _Shapes:
 
         return data_type, _optional(fit_all)
 
-    def _array(self, found: list[Part], depth: int) -> tuple[pyarrow.DataType, Fit] | None:
+    def _array(self, found: list[Part], depth: int) -> tuple[pyarrow.DataType, _Fit] | None:
         import pyarrow
 
         if any(schema.get("prefixItems") or isinstance(schema.get("items"), list) for schema, _ in found):
@@ -215,7 +215,7 @@ def _is_null(schema: Mapping[str, Any]) -> bool:
     )
 
 
-def _optional(fit: Fit) -> Fit:
+def _optional(fit: _Fit) -> _Fit:
     return lambda value: None if value is None else fit(value)
 
 
@@ -223,7 +223,7 @@ def _unfit(value: Any, wanted: str) -> SerializationError:
     return SerializationError(f"the schema says {wanted}, and the value has {shown(value)} there")
 
 
-def _checked(kind: type, wanted: str) -> Fit:
+def _checked(kind: type, wanted: str) -> _Fit:
     def fit(value: Any) -> Any:
         if not isinstance(value, kind):
             raise _unfit(value, wanted)
@@ -253,7 +253,7 @@ def _text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def _mapped(fit: Fit) -> Fit:
+def _mapped(fit: _Fit) -> _Fit:
     def fit_each(value: Any) -> Any:
         if not isinstance(value, dict):
             raise _unfit(value, "an object")
@@ -262,7 +262,7 @@ def _mapped(fit: Fit) -> Fit:
     return fit_each
 
 
-def _listed(fit: Fit) -> Fit:
+def _listed(fit: _Fit) -> _Fit:
     def fit_each(value: Any) -> Any:
         if not isinstance(value, list):
             raise _unfit(value, "an array")

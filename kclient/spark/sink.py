@@ -79,7 +79,7 @@ class _TaskWriter:
 
     def _abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         if not self._options.exactly_once:
-            warn_of_rest(messages)
+            _warn_of_rest(messages)
             return
         outcomes = outcomes_of(messages)
         sink = self._options.sink or next((outcome.sink for outcome in outcomes), None)
@@ -161,7 +161,7 @@ def rows_of(messages: Sequence[WriterCommitMessage | None]) -> int:
     return sum(message.rows for message in messages if isinstance(message, WrittenRows))
 
 
-def warn_of_rest(messages: Sequence[WriterCommitMessage | None]) -> None:
+def _warn_of_rest(messages: Sequence[WriterCommitMessage | None]) -> None:
     """Say what stays of a write that failed."""
     if rows := rows_of(messages):
         logger.warning("a write failed: %d rows that other tasks have written stay in the topics", rows)

@@ -31,7 +31,7 @@ from kclient.spark.option_values import OptionReader, checked_topic, texts_of, w
 from kclient.spark.options import check_address, shared_address
 from kclient.spark.schema import HEADERS
 
-WRITE_OPTIONS = ("topic", "exactlyOnce", "exactlyOnce.id", "exactlyOnce.batch")
+_WRITE_OPTIONS = ("topic", "exactlyOnce", "exactlyOnce.id", "exactlyOnce.batch")
 _BYTES = (BinaryType, StringType)
 _COLUMNS: Mapping[str, tuple[type[DataType], ...]] = {
     "key": _BYTES,
@@ -86,12 +86,14 @@ def parse_write_options(options: Mapping[str, str], *, streaming: bool = False) 
     given = {name: value for name, value in given.items() if name not in ("checkpointlocation", "queryname")}
     if "path" in given:
         raise ConfigError("a write to topics has no path: save() and start() take none, the option topic names a topic")
-    known = {name.lower(): name for name in WRITE_OPTIONS}
+    known = {name.lower(): name for name in _WRITE_OPTIONS}
     for name in given:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             hint = (
-                f"did you mean {known[near[0]]}?" if near else f"the options are {', '.join(WRITE_OPTIONS)} and kafka.…"
+                f"did you mean {known[near[0]]}?"
+                if near
+                else f"the options are {', '.join(_WRITE_OPTIONS)} and kafka.…"
             )
             raise ConfigError(f"unknown option {shown(name)} for writing with kclient; {hint}")
     for name, reason in _REFUSED_SETTINGS.items():

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kclient.htp.port import Manager
     from kclient.memory_ledger import LimitedAccount
 
-SOURCE_GROUP: Final = 8
+_SOURCE_GROUP: Final = 8
 """What DescribeConfigs calls a setting of a group (`ConfigEntry.ConfigSource`)."""
 _OF_COORDINATOR: Final = {
     f"{kind}.{name}": f"group_{kind}_{name.replace('.', '_')}"
@@ -83,7 +83,7 @@ class GroupConfigs(NamedSettings):
         """Where the value of a setting of a group comes from, the one in force first."""
         text = self.of(group_id).get(name)
         if text is not None:
-            yield Origin(name, text, SOURCE_GROUP)
+            yield Origin(name, text, _SOURCE_GROUP)
         setting = GROUP_SETTINGS[name]
         for synonym, _ in setting.synonyms:
             yield from self._config.origins(synonym)

@@ -83,7 +83,7 @@ def named(topics: Iterable[_Topic]) -> Iterator[tuple[PartitionId, Sequence[_Bat
             yield PartitionId(topic.topic_id, each.partition_index), each.acknowledgement_batches
 
 
-async def verdicts_of(batches: Iterable[_Batch], pace: Pace, *, renewing: bool) -> list[Verdicts]:
+async def _verdicts_of(batches: Iterable[_Batch], pace: Pace, *, renewing: bool) -> list[Verdicts]:
     """What a request says of a partition.
 
     Args:
@@ -189,7 +189,7 @@ class ShareRequests:
                 await pace.pause()
             found[key] = PartOutcome()
             try:
-                writing = self._say(client, name, key, await verdicts_of(batches, pace, renewing=renewing))
+                writing = self._say(client, name, key, await _verdicts_of(batches, pace, renewing=renewing))
             except KafkaError as error:
                 found[key] = PartOutcome.of(error)
             else:

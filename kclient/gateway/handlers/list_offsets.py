@@ -51,10 +51,10 @@ from kclient.protocol.registry import ApiKey
 LATEST: Final = -1
 EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3
-EARLIEST_LOCAL: Final = -4
-LATEST_TIERED: Final = -5
-EARLIEST_PENDING_UPLOAD: Final = -6
-_ENDS: Final = (LATEST, EARLIEST, EARLIEST_LOCAL)
+_EARLIEST_LOCAL: Final = -4
+_LATEST_TIERED: Final = -5
+_EARLIEST_PENDING_UPLOAD: Final = -6
+_ENDS: Final = (LATEST, EARLIEST, _EARLIEST_LOCAL)
 _HIGH_WATERMARK: Final = -1
 _PER_PARTITION: Final = 150
 """About how many bytes of memory a partition's row takes."""
@@ -176,7 +176,7 @@ class ListOffsetsHandler(Handler):
                 row.leader_epoch = epoch
             if version == _LISTS:
                 _list(wanted, row, END, END)
-        elif wanted.timestamp < EARLIEST_PENDING_UPLOAD:
+        elif wanted.timestamp < _EARLIEST_PENDING_UPLOAD:
             raise UnsupportedForMessageFormatError(f"there is no timestamp {wanted.timestamp}")
         return True
 
@@ -197,9 +197,9 @@ class ListOffsetsHandler(Handler):
         log, end = partition.log, self._end_of(partition, wanted, committed=committed)
         if wanted.timestamp == LATEST:
             row.offset, epoch = end, log.leader_epoch
-        elif wanted.timestamp in (EARLIEST, EARLIEST_LOCAL):
+        elif wanted.timestamp in (EARLIEST, _EARLIEST_LOCAL):
             row.offset, epoch = log.start_offset, log.epoch_of(log.start_offset)
-        elif wanted.timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        elif wanted.timestamp in (_LATEST_TIERED, _EARLIEST_PENDING_UPLOAD):
             return  # nothing is tiered: offset -1
         else:
             raise UnsupportedForMessageFormatError(f"there is no timestamp {wanted.timestamp}")

@@ -19,6 +19,7 @@ __all__ = [
     "USER",
     "Entity",
     "QuotaKind",
+    "QuotaLevel",
     "Quotas",
     "Tags",
     "check_value",

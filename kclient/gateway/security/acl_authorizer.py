@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kclient.gateway.contexts import ConnectionContext
     from kclient.gateway.security.acl_index import Who
 
-LOCAL_HOST: Final = "127.0.0.1"
+_LOCAL_HOST: Final = "127.0.0.1"
 """The host of clients that come in within the process, or by a Unix socket: they are on this machine."""
 _ANY_NAME: Final = "hardcode"
 """With a resource of this name Kafka asks whether a client may do something with any: superusers may."""
@@ -159,7 +159,7 @@ def hosts_of(client_host: str) -> tuple[str, ...]:
     try:
         address = ip_address(text)
     except ValueError:
-        return (LOCAL_HOST,)
+        return (_LOCAL_HOST,)
     if not isinstance(address, IPv6Address):
         return (str(address),)
     if address.ipv4_mapped is not None:

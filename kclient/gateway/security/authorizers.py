@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from kclient.gateway.config import BrokerConfig
 
 CLASS: Final = "authorizer.class.name"
-SUPER_USERS: Final = "super.users"
-ALLOW_EVERYONE: Final = "allow.everyone.if.no.acl.found"
+_SUPER_USERS: Final = "super.users"
+_ALLOW_EVERYONE: Final = "allow.everyone.if.no.acl.found"
 
 
 def authorizer_of(config: BrokerConfig) -> AclAuthorizer | None:
@@ -22,11 +22,11 @@ def authorizer_of(config: BrokerConfig) -> AclAuthorizer | None:
         ConfigError: There are settings of an authorizer, and none is chosen.
     """
     if not config.get_text(CLASS):
-        for name in (SUPER_USERS, ALLOW_EVERYONE):
+        for name in (_SUPER_USERS, _ALLOW_EVERYONE):
             if config.given(name):
                 raise ConfigError(
                     f"{name} is set, and {CLASS} is not, so everybody may do everything: set {CLASS}=acls"
                 )
         return None
-    users = [each.strip() for each in config.get_text(SUPER_USERS).split(";")]
-    return AclAuthorizer([each for each in users if each], allow_everyone=config.get_bool(ALLOW_EVERYONE))
+    users = [each.strip() for each in config.get_text(_SUPER_USERS).split(";")]
+    return AclAuthorizer([each for each in users if each], allow_everyone=config.get_bool(_ALLOW_EVERYONE))

@@ -47,9 +47,9 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("kclient.gateway.users")
 
 KEY: Final = "delegation.token.secret.key"
-MAX_LIFETIME: Final = "delegation.token.max.lifetime.ms"
-EXPIRY_TIME: Final = "delegation.token.expiry.time.ms"
-CHECK_INTERVAL: Final = "delegation.token.expiry.check.interval.ms"
+_MAX_LIFETIME: Final = "delegation.token.max.lifetime.ms"
+_EXPIRY_TIME: Final = "delegation.token.expiry.time.ms"
+_CHECK_INTERVAL: Final = "delegation.token.expiry.check.interval.ms"
 
 USER: Final = "User"
 """The type of principals that log in."""
@@ -90,13 +90,13 @@ def token_settings(config: BrokerConfig) -> TokenSettings | None:
     """
     key = config.secrets.get(KEY)
     if key is None:
-        for name in (MAX_LIFETIME, EXPIRY_TIME, CHECK_INTERVAL):
+        for name in (_MAX_LIFETIME, _EXPIRY_TIME, _CHECK_INTERVAL):
             if config.given(name) is not None:
                 raise ConfigError(f"{name} has no effect: there are no delegation tokens without {KEY}")
         return None
     if not key:
         raise ConfigError(f"{KEY} is empty: everybody could make tokens; leave it out where there are to be none")
-    times = (config.get_int(name) for name in (MAX_LIFETIME, EXPIRY_TIME, CHECK_INTERVAL))
+    times = (config.get_int(name) for name in (_MAX_LIFETIME, _EXPIRY_TIME, _CHECK_INTERVAL))
     return TokenSettings(key, *times)
 
 

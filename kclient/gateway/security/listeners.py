@@ -35,7 +35,7 @@ CONTROLLERS: Final = "controller.listener.names"
 ADVERTISED: Final = "advertised.listeners"
 PROTOCOLS: Final = "listener.security.protocol.map"
 MECHANISMS: Final = "sasl.enabled.mechanisms"
-REAUTHENTICATION: Final = "connections.max.reauth.ms"
+_REAUTHENTICATION: Final = "connections.max.reauth.ms"
 
 _MECHANISMS: Final = ("PLAIN", *SCRAM_MECHANISMS, OAUTHBEARER)
 _KNOWN: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -47,7 +47,7 @@ _SCHEME: Final = "://"
 _SASL_SETTINGS: Final = frozenset(
     {
         MECHANISMS,
-        REAUTHENTICATION,
+        _REAUTHENTICATION,
         f"plain.{_JAAS}",
         *(f"{name.lower()}.{_JAAS}" for name in SCRAM_MECHANISMS),
         *OAUTH_SETTINGS,
@@ -56,7 +56,7 @@ _SASL_SETTINGS: Final = frozenset(
 """Those that can be given for one listener, too."""
 _OF_ONE: Final = _SASL_SETTINGS | TLS_SETTINGS | {MAX_CREATION_RATE}
 _NUMBERS: Final = {
-    REAUTHENTICATION: f"a number of milliseconds up to {INT64_MAX}, or 0 for no limit",
+    _REAUTHENTICATION: f"a number of milliseconds up to {INT64_MAX}, or 0 for no limit",
     MAX_CREATION_RATE: f"a number of connections up to {INT32_MAX}",
 }
 """What is said of those that are numbers."""
@@ -248,9 +248,9 @@ def _listener(
         _check_scram(config, own, mechanism)
     passwords = _passwords(config, own, name) if "PLAIN" in mechanisms else None
     oauth = oauth_of(config, name, offered=OAUTHBEARER in mechanisms)
-    session_ms = _number(config, own, REAUTHENTICATION)
+    session_ms = _number(config, own, _REAUTHENTICATION)
     if session_ms is None:
-        session_ms = config.get_int(REAUTHENTICATION)
+        session_ms = config.get_int(_REAUTHENTICATION)
     return GatewayListener(name, address, told, protocol, mechanisms, passwords, session_ms, tls, oauth, rate)
 
 

@@ -16,7 +16,7 @@ from kclient.net.sasl.oauthbearer import InvalidTokenError
 if TYPE_CHECKING:
     from kclient.gateway.security.json_web_keys import KeySet
 
-LONGEST_TOKEN: Final = 16_384
+_LONGEST_TOKEN: Final = 16_384
 """Characters of a token: as much as most servers take as a header of HTTP. PyJWT looks at each in Python, on the event
 loop, and before it knows who has signed it."""
 _LONGEST_HEADER: Final = 4096
@@ -61,7 +61,7 @@ class TokenVerifier:
         Raises:
             InvalidTokenError: It does not hold; the text is for the log, and shows nothing of the token.
         """
-        if len(token) > LONGEST_TOKEN or token.find(".") > _LONGEST_HEADER:
+        if len(token) > _LONGEST_TOKEN or token.find(".") > _LONGEST_HEADER:
             raise InvalidTokenError("it is longer than tokens are")
         try:
             algorithm, key_id = self._header(token)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kclient.htp.port import Manager
     from kclient.memory_ledger import LimitedAccount
 
-SOURCE_CLIENT_METRICS: Final = 7
+_SOURCE_CLIENT_METRICS: Final = 7
 """What DescribeConfigs calls a setting of a subscription (`ConfigEntry.ConfigSource`)."""
 ALL: Final = "*"
 """In place of beginnings of names: all metrics."""
@@ -139,7 +139,7 @@ class ClientMetricsConfigs(NamedSettings):
         known = CLIENT_METRICS_SETTINGS[setting]
         if text is not None:
             told = ",".join(dict.fromkeys(as_list(text))) if known.type is SettingType.LIST else text.strip()
-            yield Origin(setting, told, SOURCE_CLIENT_METRICS)
+            yield Origin(setting, told, _SOURCE_CLIENT_METRICS)
         else:  # as Kafka, which tells no default beside a value
             yield Origin(setting, known.default, SOURCE_DEFAULT)
 

@@ -31,8 +31,8 @@ from kclient.records import HEADER_SIZE, BatchInfo, EnvelopeLayout, RecordBatchF
 from kclient.types import Buffer
 
 __all__ = [
-    "LAYOUT", "ORDINALS", "SIZE", "FoundBatch", "OrdinalFraming", "batch_with_ordinal", "found_as", "found_in",
-    "last_offset_at", "wrap",
+    "LAYOUT", "ORDINALS", "SIZE", "FoundBatch", "OrdinalFraming", "OrdinalsInEnvelopes", "batch_with_ordinal",
+    "found_as", "found_in", "last_offset_at", "ordinals_with_epochs", "wrap",
 ]  # fmt: skip
 
 _HEAD: Final = Struct(">IIIQ")

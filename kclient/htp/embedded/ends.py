@@ -24,7 +24,7 @@ from kclient.htp.rows import parse_object, whole
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-SOCKET: Final = "ends.sock"
+_SOCKET: Final = "ends.sock"
 _QUESTION: Final = b"ends\n"
 _PATIENCE_S: Final = 3.0
 """How long one side waits for the other; the rows stand still meanwhile."""
@@ -55,7 +55,7 @@ class EndsSocket:
 
     def __init__(self, shard: str, ends: Callable[[], Ends], process: int | None = None) -> None:
         self._shard = shard
-        self._name = SOCKET if process is None else socket_of(process)
+        self._name = _SOCKET if process is None else socket_of(process)
         self._ends = ends
         self._loop = LoopHandle()
         self._socket: socket.socket | None = None
@@ -144,7 +144,7 @@ def ask_ends(shard: str) -> Ends | None:
     Args:
         shard: The directory of the first shard.
     """
-    names = [socket_of(process) for process in Processes(shard).others()] or [SOCKET]
+    names = [socket_of(process) for process in Processes(shard).others()] or [_SOCKET]
     found: dict[int, LogEnd] = {}
     for name in names:
         ends = _ask_one(shard, name)

@@ -52,7 +52,7 @@ class Rules:
         return tuple(name for name in CONTENT if name not in self.ignore)
 
 
-def normalized(batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
+def _normalized(batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
     """A batch of either side in `COLUMNS`, with times as numbers of microseconds."""
     import pyarrow
 
@@ -101,7 +101,7 @@ class _Side:
             if batch is None:
                 break
             if batch.num_rows:
-                parts.append(normalized(batch))
+                parts.append(_normalized(batch))
                 count += batch.num_rows
         if len(parts) > 1:
             parts = pyarrow.Table.from_batches(parts).combine_chunks().to_batches()
@@ -117,8 +117,8 @@ class _Side:
         return taken
 
     def recent(self, columns: Sequence[str]) -> set[Any]:
-        """The records that were taken last, as `keys_of` tells them."""
-        return set([key for batch in self._recent for key in keys_of(batch, columns)][-_WINDOW:])
+        """The records that were taken last, as `_keys_of` tells them."""
+        return set([key for batch in self._recent for key in _keys_of(batch, columns)][-_WINDOW:])
 
     def _note(self, taken: pyarrow.RecordBatch) -> None:
         self._records += taken.num_rows
@@ -256,7 +256,7 @@ class Comparison:
         self._changed += count - equal
         if same is not None and equal < count:
             place = same.index(False)
-            self._part(seen_at(one, place), seen_at(other, place))
+            self._part(_seen_at(one, place), _seen_at(other, place))
         return count
 
     # ------------------------------------------------------------------ by order
@@ -284,12 +284,12 @@ class Comparison:
             assert other is not None, "both have a next record"
             one, other = one.slice(0, size), other.slice(0, size)
             columns = [name for name in self._rules.columns if name != "timestamp" or not _arrived(one, other)]
-            lefts, rights = keys_of(one, columns), keys_of(other, columns)
+            lefts, rights = _keys_of(one, columns), _keys_of(other, columns)
             at_left, at_right = _meeting(lefts, rights)
             if (at_left, at_right) != (len(lefts), len(rights)) or not _worth_more(one, other, size):
                 break
             size *= 4
-        self._part(seen_at(one, 0), seen_at(other, 0))
+        self._part(_seen_at(one, 0), _seen_at(other, 0))
         if not at_left and not at_right:  # alike but for their times, which count for these, and not for some behind
             at_left = at_right = 1
         if at_left == at_right:  # what is in its place has not moved
@@ -321,13 +321,13 @@ class Comparison:
 
     def _lone_left(self, left: _Side, count: int) -> int:
         taken = left.take(count)
-        self._part(seen_at(taken, 0), None)
+        self._part(_seen_at(taken, 0), None)
         self._only_left += count
         return count
 
     def _lone_right(self, right: _Side, count: int) -> int:
         taken = right.take(count)
-        self._part(None, seen_at(taken, 0))
+        self._part(None, _seen_at(taken, 0))
         self._only_right += count
         return count
 
@@ -342,7 +342,7 @@ class Comparison:
             if name == "timestamp":
                 same = self._same_times(one, other)
             else:
-                same = equal_values(one.column(name), other.column(name))
+                same = _equal_values(one.column(name), other.column(name))
             if same is not None:
                 found = same if found is None else [a and b for a, b in zip(found, same, strict=True)]
         return found
@@ -354,7 +354,7 @@ class Comparison:
         arrived, _ = self._arrivals(one, other)
         if compute.all(arrived).as_py():
             return None
-        same = equal_values(one.column("timestamp"), other.column("timestamp"))
+        same = _equal_values(one.column("timestamp"), other.column("timestamp"))
         if same is None or not compute.any(arrived).as_py():
             return same
         found = [a or b for a, b in zip(same, arrived.to_pylist(), strict=True)]
@@ -394,7 +394,7 @@ class Comparison:
             self._measure(one.filter(kept), other.filter(kept))
 
 
-def equal_values(one: Any, other: Any) -> list[bool] | None:
+def _equal_values(one: Any, other: Any) -> list[bool] | None:
     """Which values of two columns are equal, null and null too; None for all."""
     if one.equals(other):
         return None
@@ -425,7 +425,7 @@ def _arrived(*batches: pyarrow.RecordBatch) -> bool:
     return any(compute.max(each.column("timestampType")).as_py() == 1 for each in batches)
 
 
-def keys_of(batch: pyarrow.RecordBatch, columns: Sequence[str]) -> list[Any]:
+def _keys_of(batch: pyarrow.RecordBatch, columns: Sequence[str]) -> list[Any]:
     """What is equal for records that are equal in these columns."""
     found = []
     for name in columns:
@@ -472,7 +472,7 @@ def _is_sure(lefts: Sequence[Any], at_left: int, rights: Sequence[Any], at_right
     return all(a == b for a, b in ahead)
 
 
-def seen_at(batch: pyarrow.RecordBatch, place: int) -> SeenRecord:
+def _seen_at(batch: pyarrow.RecordBatch, place: int) -> SeenRecord:
     """A record as reports show it."""
     row = {name: batch.column(name)[place].as_py() for name in COLUMNS}
     headers = tuple((each["key"], each["value"]) for each in row["headers"] or ())

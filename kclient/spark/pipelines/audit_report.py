@@ -113,7 +113,7 @@ class AuditReport(PageReport):
             table(GAP_COLUMNS, self.gap_rows()),
             *self._latency_html(),
             f"<h2>Ranges</h2><p>{len(self.ranges)}; those that differ come first.</p>",
-            table(RANGE_COLUMNS, [range_row(each) for each in sorted(self.ranges, key=_worst_first)[:_RANGES]]),
+            table(_RANGE_COLUMNS, [_range_row(each) for each in sorted(self.ranges, key=_worst_first)[:_RANGES]]),
         ]
         return page(f"Audit: {verdict}", parts)
 
@@ -144,7 +144,7 @@ PARTITION_COLUMNS = (
     "missing right", "same",
 )  # fmt: skip
 GAP_COLUMNS = ("partition", "side", "offsets missing", "gaps", "of one offset", "such as")
-RANGE_COLUMNS = (
+_RANGE_COLUMNS = (
     "partition", "left", "right", "records left", "records right", "checksum left", "checksum right", "same"
 )  # fmt: skip
 
@@ -158,8 +158,8 @@ def partition_row(each: RangeResult) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def range_row(each: RangeResult) -> tuple[object, ...]:
-    """A range in the columns `RANGE_COLUMNS`."""
+def _range_row(each: RangeResult) -> tuple[object, ...]:
+    """A range in the columns `_RANGE_COLUMNS`."""
     return (
         each.partition, _span(each.left), _span(each.right), each.left.records, each.right.records, each.left_sum,
         each.right_sum, each.same,

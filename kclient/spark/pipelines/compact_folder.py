@@ -32,7 +32,7 @@ from kclient.spark.pipelines.folder_use import FolderInUseError, locked, why_not
 
 FORMAT = 1
 """Of `_compacted.json`; a newer one is refused."""
-CURRENT = "current"
+_CURRENT = "current"
 STATE = "_state"
 _ABOUT = "_compacted.json"
 _TABLE = re.compile(r"(\d{8,})-[0-9a-f]{16}")
@@ -144,7 +144,7 @@ class CompactFolder:
         self._home = destination / "_kclient"
         self._staging = self._home / "staging"
         self._tables = destination / "tables"
-        self._current = destination / CURRENT
+        self._current = destination / _CURRENT
 
     def check(self) -> None:
         """Whether it looks as if it could be written; nothing is made.
@@ -346,7 +346,7 @@ def compacted_table(destination: str | os.PathLike[str]) -> Path:
     Raises:
         CompactError: no run was ever through there, or its table is gone.
     """
-    link = Path(destination) / CURRENT
+    link = Path(destination) / _CURRENT
     if not link.is_symlink():
         raise CompactError(f"{destination} holds no compacted topic: run kclient pipeline compact first")
     found = link.resolve()

@@ -133,7 +133,7 @@ class TableReading:
         for batch in batches:
             records += batch.num_rows
             null_keys += batch.column("key").null_count
-            latest = last_of_keys(batch)
+            latest = _last_of_keys(batch)
             given += latest.num_rows
             if latest.num_rows:
                 yield latest
@@ -196,7 +196,7 @@ def _rows_of_batch(about: Any) -> int:
     return max(1, min(_READ_ROWS, _READ_BYTES // max(largest, 1)))
 
 
-def last_of_keys(batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
+def _last_of_keys(batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
     """Of a batch in the order of offsets, the last record of each key; those without a key are left out.
 
     Of the former table's state a key may have rows of several partitions, of which each is kept.

@@ -179,11 +179,11 @@ class OffsetTranslator:
     def _offsets(self, cluster: LiveCluster, place: TopicPartition, start: int, end: int) -> array[int]:
         key = (place, start, end)
         if key not in self._read:
-            self._read = {key: offsets_within(cluster, place, start, end), **dict(list(self._read.items())[-1:])}
+            self._read = {key: _offsets_within(cluster, place, start, end), **dict(list(self._read.items())[-1:])}
         return self._read[key]
 
 
-def offsets_within(cluster: LiveCluster, place: TopicPartition, start: int, end: int) -> array[int]:
+def _offsets_within(cluster: LiveCluster, place: TopicPartition, start: int, end: int) -> array[int]:
     """The offsets of the records that a partition has of a range now.
 
     Raises:

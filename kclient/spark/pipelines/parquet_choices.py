@@ -17,7 +17,7 @@ CODECS = {
     "lz4": "lz4", "lz4_raw": "lz4",
 }  # fmt: skip
 """Spark's names of the compressions that there are, and pyarrow's."""
-ROW_GROUP_BYTES = 64 << 20
+_ROW_GROUP_BYTES = 64 << 20
 _LEAST_SIZE = 64 << 10
 _ADVISORY = "spark.sql.adaptive.advisoryPartitionSizeInBytes"
 
@@ -36,7 +36,7 @@ class ParquetChoices:
     codec: str = "snappy"
     level: int | None = None
     file_size: int | None = None
-    row_group_size: int = ROW_GROUP_BYTES
+    row_group_size: int = _ROW_GROUP_BYTES
 
     @property
     def piece_size(self) -> int:
@@ -84,7 +84,7 @@ def parquet_choices(
         codec = "snappy" if spark is None else codec_of(spark)
     if level is not None:
         _check_level(codec, level)
-    return ParquetChoices(codec, level, limits[0], limits[1] or ROW_GROUP_BYTES)
+    return ParquetChoices(codec, level, limits[0], limits[1] or _ROW_GROUP_BYTES)
 
 
 def _check_level(codec: str, level: int) -> None:

@@ -28,7 +28,7 @@ def consumer_rows(members: ConsumerRoster) -> RowFormat:
 
     def row(member_id: str) -> Callable[[], Row]:
         member = members.get(member_id)
-        return partial(_row_of, None if member is None else snapshot_of(member))
+        return partial(_row_of, None if member is None else _snapshot_of(member))
 
     return RowFormat(encode_consumer_group, row)
 
@@ -42,7 +42,7 @@ def _row_of(member: ConsumerMemberSnapshot | None) -> Row:
     return encode_consumer_member(member)
 
 
-def snapshot_of(member: ConsumerMember) -> ConsumerMemberSnapshot:
+def _snapshot_of(member: ConsumerMember) -> ConsumerMemberSnapshot:
     """A member as it is now."""
     return ConsumerMemberSnapshot(
         member.member_id,
