@@ -173,8 +173,8 @@ class QuotaEntries:
         wanted = {entity: change for entity, change in changes.items() if entity not in refused}
         async with self._changing:
             for left in reversed(range(_TRIES)):
-                versions = await self._look([quota_key(entity) for entity in wanted], pace)
-                after, full = self._altered(wanted)
+                versions = await self._look(await _keys(wanted, pace), pace)
+                after, full = await self._altered(wanted, pace)
                 if validate_only or not after:
                     return refused | full
                 rows: dict[str, bytes | None] = {}
@@ -197,12 +197,15 @@ class QuotaEntries:
                     return refused | full
         raise AssertionError("the last try returns or raises")
 
-    def _altered(self, changes: Mapping[Entity, Alteration]) -> tuple[dict[Entity, Quotas], dict[Entity, KafkaError]]:
+    async def _altered(
+        self, changes: Mapping[Entity, Alteration], pace: Pace
+    ) -> tuple[dict[Entity, Quotas], dict[Entity, KafkaError]]:
         """The quotas of those entities that they change, and why others are left as they are."""
         after: dict[Entity, Quotas] = {}
         refused: dict[Entity, KafkaError] = {}
         more = 0
         for entity, change in changes.items():
+            await pace.pause()
             before = self._quotas.get(entity, {})
             quotas = {name: value for name, value in {**before, **change}.items() if value is not None}
             if quotas == before:
@@ -218,6 +221,15 @@ class QuotaEntries:
                     continue
             after[entity] = quotas
         return after, refused
+
+
+async def _keys(entities: Iterable[Entity], pace: Pace) -> list[str]:
+    """The keys of their rows: names may be long, and are encoded character by character."""
+    found = []
+    for entity in entities:
+        await pace.pause()
+        found.append(quota_key(entity))
+    return found
 
 
 async def _unknown_hosts(entities: Iterable[Entity], pace: Pace) -> dict[Entity, KafkaError]:
