@@ -1,8 +1,8 @@
 """Matches texts: a pattern is a set of states, and a text is read once, by all of them at the same time.
 
 What follows from a set of states and a character is remembered, so that the next texts take one look for each character
-(a deterministic automaton, made as far as it is used). Nothing grows with the number of texts: what is remembered has a
-limit, beyond which it is forgotten.
+(a deterministic automaton, made as far as it is used). Nothing grows with the number of texts: what is remembered takes
+about as much memory as the pattern itself at most, and is forgotten beyond that.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from kclient.gateway.patterns.syntax import LONGEST, Node, PatternChoice, Patter
 
 __all__ = ["LinearPattern"]
 
-_SLICE: Final = 1000
+_SLICE: Final = 500
 """States that are looked at before others have their turn: about a millisecond."""
 _REMEMBERED: Final = 2000
-"""Sets of states, and characters that have followed them."""
+"""Sets of states, and characters that have followed them, of a pattern that has few states."""
+_STATES_REMEMBERED: Final = 4
+"""So many times as many states as there are may be in those sets, beside that."""
 _WORD: Final = CharSet(PERL["w"])
 
 
@@ -82,6 +84,8 @@ class LinearPattern:
         self._begin = _Set(frozenset([first]), "")
         self._sets: dict[tuple[frozenset[int], str], _Set] = {}
         self._known = 0
+        """How many sets and characters are remembered, and states in the sets."""
+        self._most = _REMEMBERED + _STATES_REMEMBERED * len(self._states)
 
     def __repr__(self) -> str:
         return f"<LinearPattern {self._pattern[:100]!r}, {len(self._states)} states>"
@@ -152,8 +156,8 @@ class LinearPattern:
         for character in text:
             following = present.following.get(character)
             if following is None:
-                following = self._follow(present, character)
-                work += len(self._states)
+                following, looked_at = yield from self._follow(present, character)
+                work += 2 * looked_at
             present = following
             if not present.states:
                 return False
@@ -162,18 +166,21 @@ class LinearPattern:
                 work = 0
                 yield None
         if present.accepts is None:
-            present.accepts = _MATCHED in self._reached(present, "")
+            present.accepts = _MATCHED in (yield from self._reached(present, ""))
         return present.accepts
 
-    def _follow(self, present: _Set, character: str) -> _Set:
-        taken = []
-        for number in self._reached(present, character):
+    def _follow(self, present: _Set, character: str) -> Generator[None, None, tuple[_Set, int]]:
+        """The set that a character leads to, and how many states were looked at to find it."""
+        reached, taken = (yield from self._reached(present, character)), []
+        for count, number in enumerate(reached, 1):
+            if count % _SLICE == 0:
+                yield
             state = self._states[number]
             if isinstance(state, _Takes) and character in state.characters:
                 taken.append(state.then)
         before = character if self._looks else ""
         key = frozenset(taken), _kind(before)
-        if self._known >= _REMEMBERED:
+        if self._known >= self._most:
             self._sets.clear()
             self._known = 0
             self._begin.following.clear()
@@ -181,14 +188,19 @@ class LinearPattern:
         found = self._sets.get(key)
         if found is None:
             found = self._sets[key] = _Set(key[0], before)
+            self._known += len(key[0])
         self._known += 1
         present.following[character] = found
-        return found
+        return found, len(reached)
 
-    def _reached(self, present: _Set, character: str) -> set[int]:
+    def _reached(self, present: _Set, character: str) -> Generator[None, None, set[int]]:
         """The states that a set stands for where this character follows; none at the end."""
         found, left = set(present.states), list(present.states)
+        count = 0
         while left:
+            count += 1
+            if count % _SLICE == 0:
+                yield
             state = self._states[left.pop()]
             then: tuple[int, ...] = ()
             if isinstance(state, _Forks):

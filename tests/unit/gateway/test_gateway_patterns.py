@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import re
+import tracemalloc
 from contextlib import suppress
 from string import ascii_lowercase
 
@@ -78,3 +80,14 @@ def test_where_both_read_the_same_it_agrees_with_python(pattern: str, texts: lis
 def test_any_text_is_a_pattern_or_is_refused(pattern: str) -> None:
     with suppress(InvalidRegularExpressionError):
         LinearPattern(pattern).matches("ab-1")
+
+
+def test_what_is_remembered_of_texts_takes_no_more_than_the_pattern() -> None:
+    pattern, chance = LinearPattern("a?b?" * 1_000), random.Random(7)
+    tracemalloc.start()
+    try:
+        for _ in range(30):
+            pattern.matches("".join(chance.choices("ab", k=100)))
+        assert tracemalloc.get_traced_memory()[0] < 600 * pattern.size
+    finally:
+        tracemalloc.stop()
