@@ -367,7 +367,7 @@ async def assemble(
     scram_users = ScramUsers(manager, lease, shields, memory.limited("users", _USERS_SHARE))
     pushed = memory.limited("metrics of clients", _TELEMETRY_SHARE)
     telemetry = ClientTelemetry(
-        ClientMetricsConfigs(manager, lease, shields, settings_memory),
+        ClientMetricsConfigs(manager, lease, shields, settings_memory, workers),
         ClientInstances(pushed),
         PushedMetrics(config.live_int("telemetry.max.series"), pushed),
     )

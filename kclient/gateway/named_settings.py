@@ -57,6 +57,8 @@ class NamedSettings(ABC):
         self._shields = shields
         self._memory = memory
         self._set: dict[str, dict[str, str]] = {}
+        self._sizes: dict[str, int] = {}
+        """What they take, by the names of things that have some."""
         self._changing = anyio.Lock()
         self._when_changed: list[Callable[[str], object]] = []
 
@@ -80,6 +82,9 @@ class NamedSettings(ABC):
         """The same for what was set before, maybe by another version, or when other settings were in force."""
         self._check(values)
 
+    async def _prepare(self, values: Mapping[str, str]) -> None:  # noqa: B027  (most have nothing to prepare)
+        """Do elsewhere what would take long in `_check` and what follows; these need not be what may be set."""
+
     def _size(self, name: str, values: Mapping[str, str]) -> int:
         """About how many bytes of memory these settings of a thing take; none if there are none."""
         return _ONE + 2 * (len(name) + sum(map(len, values.values()))) if values else 0
@@ -93,9 +98,9 @@ class NamedSettings(ABC):
             async for page in scan_pages(self._manager, self._prefix):
                 there |= page
             for key in {self._key(name) for name in self._set} - there.keys():
-                self._take(key, None)
+                await self._take(key, None)
             for key, row in there.items():
-                self._take(key, row)
+                await self._take(key, row)
                 await anyio.lowlevel.checkpoint()
 
     async def apply(self, changes: Sequence[Change]) -> None:
@@ -104,13 +109,13 @@ class NamedSettings(ABC):
         async with self._changing:
             found = await self._manager.get(keys)
             for key in keys:
-                self._take(key, found.get(key))
-                await anyio.lowlevel.checkpoint()  # patterns among them take a while
+                await self._take(key, found.get(key))
+                await anyio.lowlevel.checkpoint()
 
     def _key(self, name: str) -> str:
         return self._prefix + quote(name, safe="")
 
-    def _take(self, key: str, row: Versioned | None) -> None:
+    async def _take(self, key: str, row: Versioned | None) -> None:
         name = unquote(key.removeprefix(self._prefix))
         try:
             values = {} if row is None else decode_settings(row.value)
@@ -122,6 +127,7 @@ class NamedSettings(ABC):
                 on_one_line(str(error)),
             )
             values = {}
+        await self._prepare(values)
         known: dict[str, str] = {}
         for setting, text in values.items():
             try:
@@ -141,7 +147,10 @@ class NamedSettings(ABC):
         before = self._set.pop(name, {})
         if values:
             self._set[name] = values
-        self._memory.add(self._size(name, values) - self._size(name, before))
+        size = self._size(name, values)
+        self._memory.add(size - self._sizes.pop(name, 0))
+        if values:
+            self._sizes[name] = size
         if values != before:
             for callback in self._when_changed:
                 callback(name)
@@ -165,10 +174,11 @@ class NamedSettings(ABC):
         async with self._changing:
             for left in reversed(range(_TRIES)):
                 found = (await self._manager.get([key])).get(key)
-                self._take(key, found)
+                await self._take(key, found)
                 values = dict(change(self.of(name)))
+                await self._prepare(values)
                 self._check(values)
-                if not self._memory.has_room(self._size(name, values) - self._size(name, self.of(name))):
+                if not self._memory.has_room(self._size(name, values) - self._sizes.get(name, 0)):
                     raise PolicyViolationError(
                         f"there is no memory for settings of more: delete those of a {self._what}, or start the "
                         "gateway with a higher connections.max.memory.bytes"

@@ -21,8 +21,10 @@ ATTRIBUTES: Final = (
 """What of a client can be looked at."""
 LONGEST: Final = 4_096
 """Characters that the setting `match` may have: to read so many takes some 30 ms at worst."""
-_STATE: Final = 200
-"""About how many bytes of memory a state of a pattern takes."""
+SHORT: Final = 200
+"""So many take no more than a millisecond or two."""
+_STATE: Final = 600
+"""About how many bytes of memory a state of a pattern takes, with what is remembered of texts that were matched."""
 
 
 class ClientPattern:
@@ -53,13 +55,28 @@ class ClientPattern:
         return self._pattern.steps(like_java(value) if self._folds else value)
 
 
-@lru_cache(32)
 def read_patterns(items: tuple[str, ...]) -> Mapping[str, ClientPattern]:
     """The patterns of the setting `match`, by attribute; of an attribute that comes twice the last one counts.
 
     Raises:
         InvalidConfigurationError: One is no `ATTRIBUTE=PATTERN`, or all together are longer than `LONGEST`.
     """
+    found = patterns_or_error(items)
+    if isinstance(found, str):
+        raise InvalidConfigurationError(found)
+    return found
+
+
+@lru_cache(4)
+def patterns_or_error(items: tuple[str, ...]) -> Mapping[str, ClientPattern] | str:
+    """The same, or why they are none; of the last few it is remembered, so that it can be called in a thread before."""
+    try:
+        return _read(items)
+    except InvalidConfigurationError as error:
+        return str(error)
+
+
+def _read(items: tuple[str, ...]) -> Mapping[str, ClientPattern]:
     size = sum(map(len, items))
     if size > LONGEST:
         raise InvalidConfigurationError(f"match has {size} characters, and may have {LONGEST}: shorten it")

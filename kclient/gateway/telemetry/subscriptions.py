@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kclient.errors import ConfigError, InvalidConfigurationError, InvalidRequestError
@@ -12,11 +13,12 @@ from kclient.gateway.rows.keys import CLIENT_METRICS
 from kclient.gateway.setting import SettingType, as_list
 from kclient.gateway.settings_of_telemetry import CLIENT_METRICS_SETTINGS, DEFAULT_INTERVAL_MS
 from kclient.gateway.telemetry.java_order import java_order, java_order_in_steps
-from kclient.gateway.telemetry.matching import ClientPattern, matches, read_patterns
+from kclient.gateway.telemetry.matching import SHORT, ClientPattern, matches, patterns_or_error, read_patterns
 
 if TYPE_CHECKING:
     from kclient.gateway.ownership import HeldLease
     from kclient.gateway.shields import Shields
+    from kclient.gateway.workers import Workers
     from kclient.htp.port import Manager
     from kclient.memory_ledger import LimitedAccount
 
@@ -59,10 +61,14 @@ class ClientMetricsConfigs(NamedSettings):
         lease: Under which they are kept.
         shields: Keep a change from being left half done.
         memory: Where they count.
+        workers: Threads in which long patterns are read.
     """
 
-    def __init__(self, manager: Manager, lease: HeldLease, shields: Shields, memory: LimitedAccount) -> None:
+    def __init__(
+        self, manager: Manager, lease: HeldLease, shields: Shields, memory: LimitedAccount, workers: Workers
+    ) -> None:
         super().__init__(CLIENT_METRICS, "subscription", manager, lease, shields, memory)
+        self._workers = workers
         self.version: int = 0
         """Grows with each change: what is wanted of a client may be something else then."""
         self._subscriptions: dict[str, _Subscription] = {}
@@ -70,6 +76,11 @@ class ClientMetricsConfigs(NamedSettings):
         """By the names of the subscriptions that are about a client."""
         self._remembered = 0
         self.on_change(self._changed)
+
+    async def _prepare(self, values: Mapping[str, str]) -> None:
+        items = as_list(values.get("match", ""))
+        if sum(map(len, items)) > SHORT:
+            await self._workers.run(partial(patterns_or_error, items)).wait()
 
     def _size(self, name: str, values: Mapping[str, str]) -> int:
         patterns = read_patterns(as_list(values.get("match", "")))
