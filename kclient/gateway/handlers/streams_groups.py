@@ -50,16 +50,17 @@ if TYPE_CHECKING:
 _NOT_STATIC: Final = "there are no static members of streams groups, as on Kafka: unset group.instance.id"
 _MOST_BYTES: Final = 1 << 19
 """The longest row of a topology."""
-_MOST_TOPICS: Final = 2_000
+_MOST_TOPICS, _MOST_SUBTOPOLOGIES = 2_000, 1_000
 """Topics that a topology may name, and its subtopologies: what follows from them is worked out in one go."""
 _MOST_ENTRIES: Final = 10_000
 """The same of everything in its lists, however often they name a topic."""
 _MOST_OF_ID: Final = 249
 """Characters of a subtopology's id: the rows of all members have it. Topics' names have no more either."""
-_SLICE: Final = 4_096
-"""So many tasks are looked at before others have their turn."""
-_PER_SUBTOPOLOGY, _PER_TASK, _PER_TOPIC = 300, 80, 500
+_NO_NUMBERS: Final[frozenset[int]] = frozenset()
+_PER_SUBTOPOLOGY, _PER_TOPIC = 300, 500
 """About how many bytes of memory these take that a member tells."""
+_MOST_TOLD: Final = 20_000
+"""Tasks, and subtopologies, of which a member may say in one list that it has them: a group has no more."""
 _SHOWN: Final = 3
 """Topics that are told of many which could not be made."""
 _REMEMBERED: Final = 2
@@ -98,7 +99,7 @@ class StreamsGroupHeartbeatHandler(Handler):
         if request.topology is not None:
             topology = yield from _topology(request.topology)
             yield from self._check_topics(topology, client)
-        _check(request)
+        yield from _check(request)
         owned = None
         if request.active_tasks is not None:
             active = yield from _owned(request.active_tasks)
@@ -181,8 +182,8 @@ def _with_detail(status: Iterable[BeatStatus], detail: str) -> list[BeatStatus]:
     ]
 
 
-def _check(request: StreamsGroupHeartbeatRequest) -> None:
-    """Whether a request says what it has to, and nothing that Kafka 4.3 does not take either."""
+def _check(request: StreamsGroupHeartbeatRequest) -> Work:
+    """Whether a request says what it has to, and nothing that Kafka 4.3 does not take either, in steps."""
     epoch, joins = request.member_epoch, request.member_epoch == JOINING
     if request.instance_id is not None:
         raise InvalidRequestError(_NOT_STATIC)
@@ -203,7 +204,7 @@ def _check(request: StreamsGroupHeartbeatRequest) -> None:
             raise InvalidRequestError("who joins has no tasks yet: active_tasks and the others have to be empty")
         if request.topology is None:
             raise InvalidRequestError("who joins has to bring a topology along")
-        _check_numbers(request.topology)
+        yield from _check_numbers(request.topology)
     elif epoch < -1:
         raise InvalidRequestError(_NOT_STATIC if epoch == -2 else f"there is no member epoch {epoch}")
     if any(each is not None for each in tasks) and any(each is None for each in tasks):
@@ -212,8 +213,10 @@ def _check(request: StreamsGroupHeartbeatRequest) -> None:
         raise InvalidRequestError("only who joins brings a topology along")
 
 
-def _check_numbers(topology: StreamsGroupHeartbeatRequestTopology) -> None:
-    for each in topology.subtopologies:
+def _check_numbers(topology: StreamsGroupHeartbeatRequestTopology) -> Work:
+    for count, each in enumerate(topology.subtopologies, 1):
+        if count % FEW == 0:
+            yield None
         for topic in each.state_changelog_topics:
             if topic.partitions:
                 raise StreamsInvalidTopologyError(
@@ -232,7 +235,7 @@ def _topology(told: StreamsGroupHeartbeatRequestTopology) -> Work:
     """The topology that a member brings along."""
     if told.epoch < 0:
         raise InvalidRequestError(f"a topology has no epoch {told.epoch}")
-    _check_extent(told)
+    yield from _check_extent(told)
     parts: list[Subtopology] = []
     for each in told.subtopologies:
         parts.append(
@@ -253,6 +256,7 @@ def _topology(told: StreamsGroupHeartbeatRequestTopology) -> Work:
     topology = Topology(told.epoch, tuple(parts))
     if len(topology.subtopologies) < len(parts):
         raise InvalidRequestError("two subtopologies have the same id")
+    yield from topology.sum_up()
     if len(topology.named) > _MOST_TOPICS:
         raise StreamsInvalidTopologyError(f"a topology names {_MOST_TOPICS} topics at most, not {len(topology.named)}")
     if len(topology.text) > _MOST_BYTES:
@@ -260,16 +264,18 @@ def _topology(told: StreamsGroupHeartbeatRequestTopology) -> Work:
     return topology
 
 
-def _check_extent(told: StreamsGroupHeartbeatRequestTopology) -> None:
-    """Whether a topology is short enough that each part of it may be looked at.
+def _check_extent(told: StreamsGroupHeartbeatRequestTopology) -> Work:
+    """Whether a topology is short enough that each part of it may be looked at, in steps.
 
     Raises:
         StreamsInvalidTopologyError: It is not.
     """
-    if len(told.subtopologies) > _MOST_TOPICS:
-        raise StreamsInvalidTopologyError(f"a topology has {_MOST_TOPICS} subtopologies at most: each reads topics")
+    if len(told.subtopologies) > _MOST_SUBTOPOLOGIES:
+        raise StreamsInvalidTopologyError(f"a topology has {_MOST_SUBTOPOLOGIES} subtopologies at most")
     entries = size = 0
-    for each in told.subtopologies:
+    for count, each in enumerate(told.subtopologies, 1):
+        if count % FEW == 0:
+            yield None
         topics = each.repartition_source_topics, each.state_changelog_topics
         names = each.source_topics, each.repartition_sink_topics
         if len(each.subtopology_id) > _MOST_OF_ID:
@@ -301,18 +307,21 @@ def _internal(told: StreamsGroupHeartbeatRequestTopicInfo) -> StreamsTopic:
 
 
 def _owned(told: Iterable[StreamsGroupHeartbeatRequestTaskIds]) -> Work:
-    """The tasks that a member says it has; it may name a subtopology in several places."""
-    owned: dict[str, set[int]] = {}
+    """The tasks that a member says it has; it may name a subtopology in several places.
+
+    Raises:
+        InvalidRequestError: They are more than a group has.
+    """
+    owned: dict[str, frozenset[int]] = {}
+    total = 0
     for count, each in enumerate(told, 1):
-        numbers = owned.setdefault(each.subtopology_id, set())
-        for start in range(0, len(each.partitions), _SLICE):
-            some = each.partitions[start : start + _SLICE]
-            numbers.update(some)
-            if len(some) == _SLICE:
-                yield _PER_TASK * _SLICE
+        total += max(len(each.partitions), 1)
+        if total > _MOST_TOLD:
+            raise InvalidRequestError(f"a member has {_MOST_TOLD} tasks at most, and says that it has more")
+        owned[each.subtopology_id] = owned.get(each.subtopology_id, _NO_NUMBERS).union(each.partitions)
         if count % FEW == 0:
             yield _PER_SUBTOPOLOGY * FEW
-    return {name: frozenset(numbers) for name, numbers in owned.items()} if owned else NO_TASKS
+    return owned or NO_TASKS
 
 
 def _beat_of(
@@ -370,14 +379,14 @@ def _response(
 
 
 def _tasks(tasks: Tasks) -> list[StreamsGroupHeartbeatResponseTaskIds]:
-    return [
-        StreamsGroupHeartbeatResponseTaskIds(subtopology_id=name, partitions=sorted(tasks[name]))
-        for name in sorted(tasks)
-    ]
+    return rows_for(
+        sorted(tasks),
+        lambda name: StreamsGroupHeartbeatResponseTaskIds(subtopology_id=name, partitions=sorted(tasks[name])),
+    )
 
 
 def _partitions(topics: Mapping[str, Collection[int]]) -> list[StreamsGroupHeartbeatResponseTopicPartition]:
-    return [
-        StreamsGroupHeartbeatResponseTopicPartition(topic=name, partitions=list(numbers))
-        for name, numbers in topics.items()
-    ]
+    return rows_for(
+        topics.items(),
+        lambda row: StreamsGroupHeartbeatResponseTopicPartition(topic=row[0], partitions=list(row[1])),
+    )

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from itertools import islice
+from typing import Any, Final, TypeVar
 
 from kclient.gateway.rows.streams_topology import Topology
-from kclient.htp.rows import dump, object_of_format, optional_string, seal, string, unsealed, whole
+from kclient.htp.rows import dump, object_of_format, optional_string, seal, sealed_in_steps, string, unsealed, whole
 from kclient.records.bounds import INT32_MAX
 
 _FORMAT: Final = 1
 STREAMS: Final = "streams"
 """What the row of such a group calls its type, and that of a member its kind."""
 _MOST_PORT: Final = 65_535
+_SOME: Final = 64
+"""Subtopologies whose tasks are put into a row before others may have their turn."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +112,18 @@ def decode_streams_group(value: bytes, group_id: str) -> tuple[StreamsGroupSnaps
 
 def encode_streams_member(member: StreamsMemberSnapshot) -> bytes:
     """A member's row."""
-    return seal(
+    steps = encode_streams_member_steps(member)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            row: bytes = end.value
+            return row
+
+
+def encode_streams_member_steps(member: StreamsMemberSnapshot) -> Generator[None, None, bytes]:
+    """The same in steps: it may have 20,000 tasks."""
+    pieces = [
         dump(
             {
                 "format": _FORMAT,
@@ -124,21 +140,35 @@ def encode_streams_member(member: StreamsMemberSnapshot) -> bytes:
                 "epoch": member.epoch,
                 "previous": member.previous_epoch,
                 "state": member.state,
-                "assigned": _held(member.assigned),
-                "revoking": _held(member.revoking),
-                "target": [_sorted(tasks) for tasks in member.target],
             }
-        )
-    )
+        ).removesuffix(b"}")
+    ]
+    for key, (active, *others) in (("assigned", member.assigned), ("revoking", member.revoking)):
+        yield from _put(pieces, b',"%b":[' % key.encode(), active, _dated)
+        for tasks in others:
+            yield from _put(pieces, b",", tasks, sorted)
+        pieces.append(b"]")
+    for place, tasks in enumerate(member.target):
+        yield from _put(pieces, b"," if place else b',"target":[', tasks, sorted)
+    pieces.append(b"]}")
+    return b"".join(sealed_in_steps(pieces))
 
 
-def _held(tasks: tuple[Mapping[str, Mapping[int, int]], *tuple[Mapping[str, frozenset[int]], ...]]) -> list[object]:
-    active, *others = tasks
-    return [{name: sorted(held.items()) for name, held in active.items()}, *map(_sorted, others)]
+def _put(
+    pieces: list[bytes], before: bytes, tasks: Mapping[str, T], shown: Callable[[T], object]
+) -> Generator[None, None, None]:
+    """Put tasks behind what there is of a row, those of some subtopologies at a time."""
+    pieces.append(before + b"{")
+    left, first = iter(tasks.items()), True
+    while some := {name: shown(numbers) for name, numbers in islice(left, _SOME)}:
+        pieces.append((b"" if first else b",") + dump(some)[1:-1])
+        first = False
+        yield
+    pieces.append(b"}")
 
 
-def _sorted(tasks: Mapping[str, Iterable[int]]) -> dict[str, list[int]]:
-    return {name: sorted(numbers) for name, numbers in tasks.items()}
+def _dated(numbers: Mapping[int, int]) -> list[tuple[int, int]]:
+    return sorted(numbers.items())
 
 
 def decode_streams_member(value: bytes, member_id: str) -> StreamsMemberSnapshot:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 from kclient.htp.rows import dump, string, whole
 from kclient.records.bounds import INT32_MAX
 
 _INT16_MAX: Final = 32_767
+_AT_ONCE: Final = 64
+"""Subtopologies that are gone through before others may have their turn."""
 
 
 class StreamsTopic(NamedTuple):
@@ -63,6 +64,15 @@ class Subtopology(NamedTuple):
             )
 
 
+class _Summary(NamedTuple):
+    """What is asked of a topology as a whole."""
+
+    text: bytes
+    required: frozenset[str]
+    named: frozenset[str]
+    reader_of: Mapping[str, str]
+
+
 class Topology:
     """All subtopologies of an application. Never changed.
 
@@ -74,19 +84,20 @@ class Topology:
     def __init__(self, epoch: int, subtopologies: tuple[Subtopology, ...]) -> None:
         self.epoch: int = epoch
         self.subtopologies: Mapping[str, Subtopology] = {each.subtopology_id: each for each in subtopologies}
+        self._summary: _Summary | None = None
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Topology):
             return NotImplemented
-        return self.epoch == other.epoch and self.subtopologies == other.subtopologies
+        return self.text == other.text
 
     def __hash__(self) -> int:
         return hash((self.epoch, *self.subtopologies))
 
-    @cached_property
+    @property
     def text(self) -> bytes:
         """As a row has it: JSON."""
-        return dump({"epoch": self.epoch, "subtopologies": list(self.subtopologies.values())})
+        return self._summed_up.text
 
     @classmethod
     def of(cls, row: Any) -> Topology:
@@ -94,24 +105,45 @@ class Topology:
         epoch, parts = whole(row["epoch"], 0, INT32_MAX), row["subtopologies"]
         return cls(epoch, tuple(map(_subtopology, parts)))
 
-    @cached_property
+    @property
     def required(self) -> frozenset[str]:
         """The names of the topics that have to be there."""
-        return frozenset(
-            name
-            for each in self.subtopologies.values()
-            for name in (*each.reads, *(topic.name for topic in each.changelogs))
-        )
+        return self._summed_up.required
 
-    @cached_property
+    @property
     def named(self) -> frozenset[str]:
         """The names of all topics, also of those that are only written."""
-        return self.required.union(name for each in self.subtopologies.values() for name in each.sinks)
+        return self._summed_up.named
 
-    @cached_property
+    @property
     def reader_of(self) -> Mapping[str, str]:
         """The id of the subtopology that reads a topic, by the topic's name."""
-        return {name: each.subtopology_id for each in self.subtopologies.values() for name in each.reads}
+        return self._summed_up.reader_of
+
+    @property
+    def _summed_up(self) -> _Summary:
+        if self._summary is None:
+            for _ in self.sum_up():
+                pass
+        assert self._summary is not None
+        return self._summary
+
+    def sum_up(self) -> Iterator[None]:
+        """Find out in steps what its attributes tell: else the first one that is asked for takes as long as all."""
+        required: set[str] = set()
+        written: set[str] = set()
+        reader_of: dict[str, str] = {}
+        texts: list[bytes] = []
+        for count, each in enumerate(self.subtopologies.values(), 1):
+            reader_of.update(dict.fromkeys(each.reads, each.subtopology_id))
+            required.update(topic.name for topic in each.changelogs)
+            written.update(each.sinks)
+            texts.append(dump(each))
+            if count % _AT_ONCE == 0:
+                yield
+        required.update(reader_of)
+        text = b'{"epoch":%d,"subtopologies":[%b]}' % (self.epoch, b",".join(texts))
+        self._summary = _Summary(text, frozenset(required), frozenset(required | written), reader_of)
 
 
 def _subtopology(row: Any) -> Subtopology:

@@ -43,6 +43,10 @@ def with_replicas(name: str, factor: int) -> m.StreamsGroupHeartbeatRequestTopic
     return m.StreamsGroupHeartbeatRequestTopicInfo(name=name, replication_factor=factor)
 
 
+def ids(subtopology: str, *numbers: int) -> m.StreamsGroupHeartbeatRequestTaskIds:
+    return m.StreamsGroupHeartbeatRequestTaskIds(subtopology_id=subtopology, partitions=list(numbers))
+
+
 def joining(member: str, *parts: m.StreamsGroupHeartbeatRequestSubtopology, **fields: Any) -> Any:
     topology = m.StreamsGroupHeartbeatRequestTopology(subtopologies=list(parts or (part(),)))
     values: dict[str, Any] = {
@@ -220,6 +224,8 @@ INVALID: list[tuple[Any, type[KafkaError]]] = [
     (beat("m1", -3), InvalidRequestError),
     (beat("m1", 1, topology=m.StreamsGroupHeartbeatRequestTopology()), InvalidRequestError),
     (beat("m1", 1, active_tasks=[]), InvalidRequestError),
+    (beat("m1", 1, active_tasks=[ids("0", *range(20_001))], standby_tasks=[], warmup_tasks=[]), InvalidRequestError),
+    (beat("m1", 1, active_tasks=[ids("0")] * 20_001, standby_tasks=[], warmup_tasks=[]), InvalidRequestError),
 ]
 
 

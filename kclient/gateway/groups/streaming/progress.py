@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from kclient.gateway.groups.assignors.sticky_tasks import assign_tasks
@@ -32,14 +33,18 @@ from kclient.gateway.rows.streams_groups import (
     StreamsMemberSnapshot,
     encode_streams_group,
     encode_streams_member,
+    encode_streams_member_steps,
 )
 
 if TYPE_CHECKING:
     from kclient.gateway.groups.streaming.configuring import Configured
+    from kclient.gateway.groups.writer import Row
     from kclient.gateway.rows.streams_topology import Topology
 
 _FIRST_EPOCH: Final = 1
 """The epoch that a group begins with, and that of the target of members that wait for others."""
+_SHORT: Final = 500
+"""Tasks that a row has which is made in one go."""
 TOPOLOGY: Final = 6
 """About how many bytes of memory a topology takes for each byte that its row has."""
 
@@ -137,14 +142,12 @@ class StreamsProgress(GroupProgress[StreamsGroupState, StreamsMember, StreamsRos
         return self.configured is not None and not self._awaits_others
 
     def _next(self) -> NextTarget[TaskSets]:
-        assert self.configured is not None
-        view = TaskView(
-            {each.member_id: TaskMember(each.process_id, each.target) for each in self.members},
-            self.configured.work,
-            self.settings.group_streams_num_standby_replicas,
-        )
-        work = partial(assign_tasks, view) if self.configured.ready else dict[str, TaskSets]
-        return NextTarget(work, len(self.members) + sum(self.configured.tasks.values()))
+        configured = self.configured
+        assert configured is not None
+        members = {each.member_id: TaskMember(each.process_id, each.target) for each in self.members}
+        standbys = self.settings.group_streams_num_standby_replicas
+        work = partial(_targets, members, configured, standbys) if configured.ready else dict[str, TaskSets]
+        return NextTarget(work, len(self.members) + sum(configured.tasks.values()))
 
     # Members
 
@@ -181,11 +184,11 @@ class StreamsProgress(GroupProgress[StreamsGroupState, StreamsMember, StreamsRos
             self.topology,
         )  # fmt: skip
 
-    def _row(self, member_id: str) -> Callable[[], bytes | None]:
+    def _row(self, member_id: str) -> Callable[[], Row]:
         member = self.members.get(member_id)
         if member is None:
             return lambda: None
-        return partial(encode_streams_member, _snapshot_of(member))
+        return partial(_row_of, _snapshot_of(member))
 
     def restore(self, snapshot: StreamsGroupSnapshot, now: float) -> Sequence[Action]:
         """Be what was stored; `restore_member` brings the members, and `restored` is called after them."""
@@ -209,6 +212,18 @@ class StreamsProgress(GroupProgress[StreamsGroupState, StreamsMember, StreamsRos
         member.assigned, member.revoking = HeldTasks(*snapshot.assigned), HeldTasks(*snapshot.revoking)
         member.target = TaskSets(*snapshot.target)
         self.members.add(member)
+
+
+def _row_of(member: StreamsMemberSnapshot) -> Row:
+    """The row of a member; where it is long it is made in steps."""
+    held = chain(member.assigned, member.revoking, member.target)
+    if sum(1 + len(numbers) for tasks in held for numbers in tasks.values()) > _SHORT:
+        return partial(encode_streams_member_steps, member)
+    return encode_streams_member(member)
+
+
+def _targets(members: Mapping[str, TaskMember], configured: Configured, standbys: int) -> dict[str, TaskSets]:
+    return assign_tasks(TaskView(members, configured.work, standbys))
 
 
 def _snapshot_of(member: StreamsMember) -> StreamsMemberSnapshot:

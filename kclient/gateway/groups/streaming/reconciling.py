@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from collections.abc import Set as AbstractSet
+from functools import partial
 from typing import Protocol
 
 from kclient.gateway.groups.assignors.tasks import Tasks, TaskSets
@@ -15,12 +16,12 @@ from kclient.state_tables import next_state
 class TaskOwners(Protocol):
     """Who has which tasks, or was told to give them up."""
 
-    def is_active(self, subtopology_id: str, number: int) -> bool:
-        """Whether somebody has it as active task."""
+    def inactive(self, subtopology_id: str, numbers: AbstractSet[int]) -> AbstractSet[int]:
+        """Those of a subtopology's tasks that nobody has as active task."""
         ...
 
-    def has(self, process_id: str, subtopology_id: str, number: int) -> bool:
-        """Whether a member of a process has it, in whatever role."""
+    def not_at(self, process_id: str, subtopology_id: str, numbers: AbstractSet[int]) -> AbstractSet[int]:
+        """Those that no member of a process has, in whatever role."""
         ...
 
 
@@ -54,7 +55,7 @@ def _step(
     owners: TaskOwners,
     owned: TaskSets | None,
 ) -> bool:
-    process, has = member.process_id, owners.has
+    process = member.process_id
     active, active_revoking = _divided_dated(member.assigned.active, target.active)
     standby, standby_revoking = _divided(member.assigned.standby, target.standby)
     warmup, warmup_revoking = _divided(member.assigned.warmup, target.warmup)
@@ -64,17 +65,15 @@ def _step(
     waits = False
     for name, numbers in target.active.items():
         kept = active.get(name, {})
-        new = numbers - kept.keys()
-        free = [each for each in new if not owners.is_active(name, each) and not has(process, name, each)]
+        new = numbers - kept.keys() if kept else numbers
+        free = owners.not_at(process, name, owners.inactive(name, new))
         waits = waits or len(free) < len(new)
         if free:
             active[name] = {**kept, **dict.fromkeys(free, target_epoch)}
 
-    def taken(name: str, number: int) -> bool:
-        return has(process, name, number)
-
-    waits = _take(standby, target.standby, taken) or waits
-    waits = _take(warmup, target.warmup, taken) or waits
+    not_here = partial(owners.not_at, process)
+    waits = _take(standby, target.standby, not_here) or waits
+    waits = _take(warmup, target.warmup, not_here) or waits
     event = TaskEvent.MUST_WAIT if waits else TaskEvent.COMPLETE
     return _move(member, event, target_epoch, HeldTasks(active, standby, warmup), NOTHING_HELD)
 
@@ -87,6 +86,9 @@ def _divided_dated(
     revoking: dict[str, Mapping[int, int]] = {}
     for name, numbers in held.items():
         stays = wanted.get(name, frozenset())
+        if numbers.keys() <= stays:
+            kept[name] = numbers
+            continue
         if mine := {number: since for number, since in numbers.items() if number in stays}:
             kept[name] = mine
         if gone := {number: since for number, since in numbers.items() if number not in stays}:
@@ -106,12 +108,14 @@ def _divided(held: Tasks, wanted: Tasks) -> tuple[dict[str, frozenset[int]], dic
     return kept, revoking
 
 
-def _take(kept: dict[str, frozenset[int]], wanted: Tasks, taken: Callable[[str, int], bool]) -> bool:
+def _take(
+    kept: dict[str, frozenset[int]], wanted: Tasks, not_here: Callable[[str, AbstractSet[int]], AbstractSet[int]]
+) -> bool:
     """Get what is free of what is wanted; whether something is not."""
     waits = False
     for name, numbers in wanted.items():
         new = numbers - kept.get(name, frozenset())
-        free = frozenset(number for number in new if not taken(name, number))
+        free = not_here(name, new)
         waits = waits or len(free) < len(new)
         if free:
             kept[name] = kept.get(name, frozenset()) | free

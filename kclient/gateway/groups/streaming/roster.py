@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING
 
 from kclient.gateway.groups.streaming.member import NOTHING_HELD, HeldTasks, StreamsMember
@@ -72,6 +73,9 @@ class StreamsRoster:
             for tasks in held:
                 for name, numbers in tasks.items():
                     counts = self._held.setdefault((member.process_id, name), {})
+                    if not counts:  # as nearly always; a group may have 20,000 tasks, which all are one member's
+                        counts.update(dict.fromkeys(numbers, 1))
+                        continue
                     for number in numbers:
                         counts[number] = counts.get(number, 0) + 1
             for name, dated in held.active.items():
@@ -82,6 +86,9 @@ class StreamsRoster:
         for tasks in held:
             for name, numbers in tasks.items():
                 counts = self._held.get((process_id, name), {})
+                if len(counts) == len(numbers) == sum(counts.values()) and all(map(numbers.__contains__, counts)):
+                    self._held.pop((process_id, name), None)  # likewise
+                    continue
                 for number in numbers:
                     left = counts.get(number, 0) - 1
                     if left > 0:
@@ -104,13 +111,15 @@ class StreamsRoster:
         self._size += size - self._sizes.get(member.member_id, 0)
         self._sizes[member.member_id] = size
 
-    def is_active(self, subtopology_id: str, number: int) -> bool:
-        """Whether somebody has a task as active task, or was told to give it up."""
-        return number in self._active.get(subtopology_id, ())
+    def inactive(self, subtopology_id: str, numbers: AbstractSet[int]) -> AbstractSet[int]:
+        """Those of a subtopology's tasks that nobody has as active task, or was told to give up."""
+        active = self._active.get(subtopology_id)
+        return numbers - active.keys() if active else numbers
 
-    def has(self, process_id: str, subtopology_id: str, number: int) -> bool:
-        """Whether a member of a process has a task in whatever role, or was told to give it up."""
-        return number in self._held.get((process_id, subtopology_id), ())
+    def not_at(self, process_id: str, subtopology_id: str, numbers: AbstractSet[int]) -> AbstractSet[int]:
+        """Those that no member of a process has in whatever role, or was told to give up."""
+        held = self._held.get((process_id, subtopology_id))
+        return numbers - held.keys() if held else numbers
 
     def note(self, member: StreamsMember, target_epoch: int) -> None:
         """Whether a member has reached a target may have changed."""
