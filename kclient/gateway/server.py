@@ -303,8 +303,10 @@ def _elements(message: Declaration, most: int) -> int:
         count += len(rows)
         if count > most:
             break
-        if not nested or not isinstance(rows, list):
-            continue  # they are made while they are encoded: who made it so knows that they are few
+        if not nested:
+            continue
+        if not isinstance(rows, list):
+            return most + 1  # they are made while they are encoded: who knows how many they have themselves
         for row in rows:
             count += _elements(row, most - count)
             if count > most:
