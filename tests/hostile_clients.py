@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeAlias
 
 from kclient.protocol.framing import decode_response
@@ -72,6 +73,8 @@ class Site:
     port: int
     scale: float = 1.0
     """How large things are: 1.0 for the figures of the benchmark, less for quick tests."""
+    door: int = 0
+    """The gateway's other port: of the listener where clients log in, or of its pages."""
     answered: int = 0
     """Requests that the attackers had an answer to."""
     refused: int = 0
@@ -83,8 +86,8 @@ class Site:
     def many(self, count: int) -> int:
         return max(1, int(count * self.scale))
 
-    def client(self, **options: Any) -> PlainClient:
-        client = PlainClient(self.port, **options)
+    def client(self, port: int | None = None, **options: Any) -> PlainClient:
+        client = PlainClient(self.port if port is None else port, **options)
         with self._lock:
             self._clients.append(client)
             if self.over:
@@ -105,19 +108,20 @@ class Site:
         while not self.over and time.monotonic() < end:
             time.sleep(0.01)
 
-    def repeat(self, *frames: bytes, connections: int = 1) -> None:
+    def repeat(self, *frames: bytes, connections: int = 1, opened: Callable[[], PlainClient] | None = None) -> None:
         """Ask again and again, on each connection one request after the other."""
-        workers = [threading.Thread(target=self._repeat, args=(frames,), daemon=True) for _ in range(connections)]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
+        work = partial(self._repeat, itertools.cycle(frames), opened or self.client)
+        side_by_side(*[work] * connections)
 
-    def _repeat(self, frames: tuple[bytes, ...]) -> None:
+    def stream(self, frames: Iterator[bytes], opened: Callable[[], PlainClient] | None = None) -> None:
+        """Ask one thing after the other, each once the one before is answered."""
+        self._repeat(frames, opened or self.client)
+
+    def _repeat(self, frames: Iterator[bytes], opened: Callable[[], PlainClient]) -> None:
         while not self.over:
             try:
-                client = self.client()
-                for frame in itertools.cycle(frames):
+                client = opened()
+                for frame in frames:
                     client.send(frame)
                     client.discard()
                     self.answered += 1
@@ -143,14 +147,8 @@ class Site:
                 while not self.over:
                     client.send(block)
 
-        threads = []
-        for _ in range(connections):
-            client = self.client()
-            threads += [threading.Thread(target=work, args=(client,), daemon=True) for work in (read, write)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        clients = [self.client() for _ in range(connections)]
+        side_by_side(*[partial(work, client) for client in clients for work in (read, write)])
 
     def create(self, *names: str, partitions: int = 1, **settings: str) -> None:
         configs = [topics_.CreatableTopicConfig(name=k.replace("_", "."), value=v) for k, v in settings.items()]
@@ -184,22 +182,33 @@ class Attack:
     config: dict[str, str] = field(default_factory=dict)
     keeps_memory: bool = True
     """Whether the memory that it takes is to stay within the budget of the gateway."""
+    pages: bool = False
+    """Whether its gateway serves its pages, /metrics among them."""
 
 
 ATTACKS: dict[str, Attack] = {}
 
 
 def attack(
-    name: str, keeps_memory: bool = True, **config: str
+    name: str, keeps_memory: bool = True, pages: bool = False, **config: str
 ) -> Callable[[Callable[[Site], Course]], Callable[[Site], Course]]:
     """Register an attack."""
 
     def register(course: Callable[[Site], Course]) -> Callable[[Site], Course]:
         settings = {key.replace("_", "."): value for key, value in config.items()}
-        ATTACKS[name] = Attack(name, course, settings, keeps_memory)
+        ATTACKS[name] = Attack(name, course, settings, keeps_memory, pages)
         return course
 
     return register
+
+
+def side_by_side(*works: Callable[[], object]) -> None:
+    """Do several things in a thread each, until all have ended."""
+    threads = [threading.Thread(target=work, daemon=True) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 def numbered(prefix: str, count: int) -> list[str]:
@@ -1043,8 +1052,4 @@ def everything(site: Site) -> Course:
     for course in courses:
         next(course)
     yield
-    threads = [threading.Thread(target=lambda course=course: list(course), daemon=True) for course in courses]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    side_by_side(*[partial(list, course) for course in courses])

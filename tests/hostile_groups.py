@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from functools import partial
 from typing import Any
 
 from kclient.protocol.messages import CreateTopicsRequest, DeleteTopicsRequest
@@ -12,7 +12,7 @@ from kclient.protocol.messages.consumer_groups import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatRequestTopicPartitions,
 )
-from tests.hostile_clients import Course, Site, attack, numbered
+from tests.hostile_clients import Course, Site, attack, numbered, side_by_side
 from tests.neighbour_probe import framed
 
 
@@ -69,11 +69,7 @@ def followed_patterns(site: Site) -> Course:
         framed(DeleteTopicsRequest(topics=[topics_.DeleteTopicState(name="coming-1")], timeout_ms=30_000), 6),
     ]
     yield
-    workers = [threading.Thread(target=site.repeat, args=frames, daemon=True) for frames in (beats, changes)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    side_by_side(partial(site.repeat, *beats), partial(site.repeat, *changes))
 
 
 @attack("ConsumerGroupHeartbeat with 10,000 names and 200k partitions")

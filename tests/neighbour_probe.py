@@ -112,8 +112,8 @@ class PlainClient:
         return data
 
 
-def framed(request: ApiMessage, version: int) -> bytes:
-    return b"".join(encode_request(request, version, 1, "x"))
+def framed(request: ApiMessage, version: int, client_id: str = "x") -> bytes:
+    return b"".join(encode_request(request, version, 1, client_id))
 
 
 def _frames() -> dict[str, bytes]:

@@ -13,7 +13,12 @@ import psutil
 import tests.hostile_acls
 import tests.hostile_groups
 import tests.hostile_old_clients
+import tests.hostile_quotas
 import tests.hostile_refusals
+import tests.hostile_scrapers
+import tests.hostile_streams_groups
+import tests.hostile_telemetry
+import tests.hostile_tokens
 import tests.hostile_transactions  # noqa: F401  (as above)
 from tests.gateway_process import GatewayProcess
 from tests.gateway_wire import batch_of
@@ -60,7 +65,12 @@ def suffer(name: str, seconds: float, scale: float = 1.0) -> Outcome:
     """Let one attack have its time beside the quiet client."""
     attack = ATTACKS[name]
     with tempfile.TemporaryDirectory() as folder:
-        gateway = GatewayProcess(Path(folder) / "data", config={"num.partitions": "1", **attack.config})
+        gateway = GatewayProcess(
+            Path(folder) / "data",
+            config={"num.partitions": "1", **attack.config},
+            options=["--metrics", "127.0.0.1:0"] if attack.pages else (),
+            listens="listeners" not in attack.config,
+        )
         gateway.start()
         try:
             return _suffer(gateway, name, seconds, scale)
@@ -69,7 +79,7 @@ def suffer(name: str, seconds: float, scale: float = 1.0) -> Outcome:
 
 
 def _suffer(gateway: GatewayProcess, name: str, seconds: float, scale: float) -> Outcome:
-    site = Site(gateway.port, scale)
+    site = Site(gateway.port, scale, _other_port(gateway))
     site.create(TOPIC, partitions=2)
     site.produce(TOPIC, batch_of(b"x" * 1024))
     course = ATTACKS[name].course(site)
@@ -89,6 +99,12 @@ def _suffer(gateway: GatewayProcess, name: str, seconds: float, scale: float) ->
     time.sleep(1.0)
     after = psutil.Process(gateway.pid).memory_info().rss
     return Outcome(waited, cuts, before, peak, after, site.answered, site.refused, list(gateway.stderr))
+
+
+def _other_port(gateway: GatewayProcess) -> int:
+    """Where it listens beside its port; 0 for nowhere."""
+    listening = [each for each in psutil.Process(gateway.pid).net_connections("tcp") if each.status == "LISTEN"]
+    return next((each.laddr.port for each in listening if each.laddr.port != gateway.port), 0)
 
 
 def reset_peak(pid: int) -> None:

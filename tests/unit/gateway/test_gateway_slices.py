@@ -21,7 +21,12 @@ import pytest
 import tests.hostile_acls
 import tests.hostile_groups
 import tests.hostile_old_clients
+import tests.hostile_quotas
 import tests.hostile_refusals
+import tests.hostile_scrapers
+import tests.hostile_streams_groups
+import tests.hostile_telemetry
+import tests.hostile_tokens
 import tests.hostile_transactions  # noqa: F401  (as above)
 from kclient.gateway import Gateway
 from kclient.gateway.handlers.fetch import FetchHandler
@@ -79,6 +84,24 @@ LARGE = [
     "metadata of 500k names, by access control lists",
     "fetch of 200k topics, which the client may not read",
     "DescribeTransactions of 500k ids, which the client may not describe",
+    "AlterClientQuotas of 1,000 entities with the longest names, set and removed",
+    "AlterClientQuotas with 10,000 quotas of one entity, and the longest names",
+    "AlterClientQuotas of 200k entities, refused",
+    "DescribeClientQuotas of 5,000 entities",
+    "PushTelemetry of 1 MB with 15,000 values, by ever new clients",
+    "PushTelemetry of nothing but empty fields, 1 MB zipped to 1 kB",
+    "metrics of 500 clients with 400 values, scraped all the time",
+    "GetTelemetrySubscriptions by ever new clients",
+    "subscriptions whose patterns are as long as may be, ever new ones",
+    "20 subscriptions whose patterns take longest, and client ids of 30 kB",
+    "900 subscriptions of many metrics, described, listed and changed",
+    "topologies of 1,000 subtopologies, whose topics are missing, in ever new groups",
+    "topologies of 990 subtopologies in a row, which cannot be",
+    "heartbeats of streams members who say that they have a million tasks",
+    "StreamsGroupDescribe of 200k names",
+    "DescribeDelegationToken of 1,000 tokens with 100 renewers, and of 1,000 owners",
+    "scrapers of 200k offsets of groups",
+    *(name for name in ATTACKS if name.startswith("streams: ")),
     *(name for name in ATTACKS if name.startswith(("500k topics without partitions", "refused: "))),
 ]
 
@@ -132,10 +155,13 @@ def _stack(frame: FrameType | None) -> Iterator[str]:
 class Host:
     """A gateway on a thread of its own."""
 
-    def __init__(self, meter: Meter, config: dict[str, str]) -> None:
+    def __init__(self, meter: Meter, config: dict[str, str], *, pages: bool) -> None:
         self.gateway: Gateway | None = None
+        self.door: int = 0
+        """See `Site`."""
         self._meter = meter
         self._config = config
+        self._pages = pages
         self._ready = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._over: asyncio.Event | None = None
@@ -145,8 +171,16 @@ class Host:
         self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
         settings = {"num.partitions": "1", "group.initial.rebalance.delay.ms": "0", **self._config}
         try:
-            async with Gateway(f"memory:{next(names)}", listen="127.0.0.1:0", config=settings) as gateway:
+            listen = None if "listeners" in settings else "127.0.0.1:0"
+            gateway = Gateway(f"memory:{next(names)}", listen=listen, config=settings)
+            if self._pages:
+                gateway.expect_metrics()
+            async with gateway:
                 self.gateway = gateway
+                if self._pages:
+                    self.door = (await gateway.serve_metrics("127.0.0.1:0")).port
+                elif listen is None:
+                    self.door = int(gateway.advertised["CLIENTS"].rpartition(":")[2])
                 self._meter.attach()
                 self._ready.set()
                 await self._over.wait()
@@ -187,7 +221,8 @@ def meter(monkeypatch: pytest.MonkeyPatch) -> Meter:
 @pytest.fixture
 def host(meter: Meter, request: pytest.FixtureRequest) -> Iterator[Host]:
     named = request.node.callspec.params["name"] if "name" in request.fixturenames else None
-    host = Host(meter, ATTACKS[named].config if named in ATTACKS else {})
+    attack = ATTACKS.get(named)
+    host = Host(meter, {} if attack is None else attack.config, pages=attack is not None and attack.pages)
     host.start()
     yield host
     host.stop()
@@ -208,9 +243,9 @@ def eventually(true: Callable[[], bool], what: Callable[[], Any]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LARGE)
-def test_the_clock_is_looked_at_often_and_nothing_stays(name: str, gateway: Gateway, meter: Meter) -> None:
+def test_the_clock_is_looked_at_often_and_nothing_stays(name: str, host: Host, gateway: Gateway, meter: Meter) -> None:
     scale = SCALE if "k " in name else 0.2  # where it is less to begin with
-    site = Site(int(gateway.bootstrap.rpartition(":")[2]), scale)
+    site = Site(int(gateway.bootstrap.rpartition(":")[2]), scale, host.door)
     site.create(TOPIC, partitions=2)
     site.produce(TOPIC, batch_of(b"x"))
     course = ATTACKS[name].course(site)
