@@ -21,6 +21,7 @@ from kclient.gateway.features import STREAMS_VERSION
 from kclient.gateway.groups.assignors.tasks import NO_TASKS, Tasks, TaskSets
 from kclient.gateway.groups.replies import when_done
 from kclient.gateway.groups.streaming.member import JOINING
+from kclient.gateway.groups.streaming.membership import InformedBeat
 from kclient.gateway.groups.streams_beats import BeatStatus, QueryEndpoint, StatusCode, StreamsBeat, StreamsBeatResult
 from kclient.gateway.handlers._work import FEW, Work, rows_for, started
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
@@ -107,7 +108,8 @@ class StreamsGroupHeartbeatHandler(Handler):
             warmup = yield from _owned(request.warmup_tasks or ())
             owned = TaskSets(active, standby, warmup)
         beat = _beat_of(request, context, topology, owned)
-        parked = self._groups.heartbeat(request.group_id, beat)
+        looked = yield from self._groups.look(request.group_id, topology)
+        parked = self._groups.heartbeat(request.group_id, InformedBeat(beat, looked))
         interval_ms = self._groups.heartbeat_interval_ms(request.group_id)
 
         def respond(result: StreamsBeatResult) -> StreamsGroupHeartbeatResponse:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import replace
 
 from kclient.gateway.groups.assignors.tasks import NOTHING_TO_DO, TaskSets
 from kclient.gateway.groups.events import Action, GroupSettings, Token
-from kclient.gateway.groups.streaming.group import StreamsGroup
+from kclient.gateway.groups.streaming.group import Looked, StreamsGroup, look
 from kclient.gateway.groups.streaming.states import StreamsGroupState
 from kclient.gateway.groups.streams_beats import StatusCode, StreamsBeat, StreamsBeatResult
 from kclient.gateway.rows.streams_groups import STREAMS, decode_streams_group, decode_streams_member
@@ -31,6 +32,9 @@ class StreamsBox(ProgressBox[StreamsGroup, StreamsBeatResult, TaskSets]):
         at_once = {"group_streams_initial_rebalance_delay_ms": 0, "group_streams_assignment_interval_ms": 0}
         super().__init__(topics=topics, **{**at_once, **settings})
         self.topology = topology
+        self.looks = False
+        """Whether what follows from the topology is found out before most heartbeats."""
+        self.chance = random.Random(7)
 
     def make(self, settings: GroupSettings) -> StreamsGroup:
         return StreamsGroup("g", settings)
@@ -51,8 +55,21 @@ class StreamsBox(ProgressBox[StreamsGroup, StreamsBeatResult, TaskSets]):
     def ask(self, beat: StreamsBeat) -> Token:
         """A heartbeat; its answer may wait."""
         token = Token()
-        self.run(self.group.heartbeat(beat, token, self.topics, self.now))
+        looked = self.look(self.group.topology or self.topology) if self.looks and self.chance.random() < 0.8 else None
+        self.run(self.group.heartbeat(beat, token, self.topics, self.now, looked))
         return token
+
+    def look(self, topology: Topology) -> Looked:
+        """What is found out of a topology before a heartbeat; topics may change meanwhile."""
+        steps = look(topology, self.topics)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                found: Looked = end.value
+                return found
+            if self.chance.random() < 0.1:
+                self.topics.put("another", 1)
 
     def send(self, beat: StreamsBeat) -> StreamsBeatResult:
         """A heartbeat; what its answer says is taken over."""

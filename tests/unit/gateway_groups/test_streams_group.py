@@ -15,6 +15,7 @@ from kclient.errors import (
     UnknownMemberIdError,
 )
 from kclient.gateway.groups.assignors.tasks import TaskSets
+from kclient.gateway.groups.events import Token
 from kclient.gateway.groups.streaming.states import StreamsGroupState
 from kclient.gateway.groups.streams_beats import QueryEndpoint, StatusCode
 from kclient.gateway.rows.keys import GROUPS, MEMBERS
@@ -284,10 +285,26 @@ def test_another_number_of_standby_tasks_makes_another_target() -> None:
     box.once()
 
 
+def test_what_was_looked_for_before_counts_until_topics_change() -> None:
+    box = StreamsBox(topics={"a": 4})
+    before = box.look(PLAIN)
+    box.topics.put("a", 6)
+    box.topics.put("a", 8)
+    box.run(box.group.heartbeat(box.entry("m1"), Token(), box.topics, box.now, before))
+    assert box.group.configured is not None
+    assert box.group.configured.tasks == {"0": 8}
+    box.topics.drop("a")
+    missing = box.look(PLAIN)
+    box.run(box.group.heartbeat(box.entry("m1"), Token(), box.topics, box.now, missing))
+    assert box.group.configured.fault is not None
+    assert box.group.knows(box.topics)
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_whatever_happens_each_task_is_worked_on_once(seed: int) -> None:
     chance = random.Random(seed)
     box = StreamsBox(topics=BOTH, topology=COUNTS, group_streams_num_standby_replicas=chance.randrange(3))
+    box.looks = seed % 2 == 0
     alive: list[str] = []
     for turn in range(120):
         what = chance.random()

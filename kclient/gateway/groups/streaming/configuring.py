@@ -6,7 +6,8 @@ that is read together with others as many as these, and a changelog as many as i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+import itertools
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Final
@@ -17,6 +18,8 @@ from kclient.gateway.rows.streams_topology import StreamsTopic, Subtopology, Top
 
 _SHOWN: Final = 3
 """Names that are told of many."""
+_AT_ONCE: Final = 32
+"""Subtopologies that are looked at before others may have their turn."""
 _MOST_TASKS: Final = 20_000
 """Tasks of a group: a topic may be read by many subtopologies, and one member may get all tasks, in one go."""
 
@@ -68,14 +71,27 @@ def configure(topology: Topology, count_of: CountOf) -> Configured:
     Raises:
         StreamsInvalidTopologyError: Nothing can: the numbers of partitions of its topics do not follow from others.
     """
+    steps = configure_steps(topology, count_of)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: Configured = end.value
+            return found
+
+
+def configure_steps(topology: Topology, count_of: CountOf) -> Generator[None, None, Configured]:
+    """The same in steps: each `yield` is a place where others may have their turn."""
     try:
-        _check_sources(topology, count_of)
+        yield from _check_sources(topology, count_of)
         counts = _Counts(topology, count_of)
-        counts.decide()
+        yield from counts.decide()
         subtopologies: dict[str, Subtopology] = {}
         tasks: dict[str, int] = {}
         total = 0
-        for name in sorted(topology.subtopologies):
+        for place, name in enumerate(sorted(topology.subtopologies), 1):
+            if place % _AT_ONCE == 0:
+                yield
             each = topology.subtopologies[name]
             tasks[name] = counts.most_of(each)
             total += tasks[name]
@@ -95,8 +111,12 @@ def configure(topology: Topology, count_of: CountOf) -> Configured:
     return Configured(topology.epoch, subtopologies, tasks, missing, fault)
 
 
-def _check_sources(topology: Topology, count_of: CountOf) -> None:
-    missing = {name for each in topology.subtopologies.values() for name in each.sources if count_of(name) is None}
+def _check_sources(topology: Topology, count_of: CountOf) -> Iterator[None]:
+    missing: set[str] = set()
+    for place, each in enumerate(topology.subtopologies.values(), 1):
+        missing.update(name for name in each.sources if count_of(name) is None)
+        if place % _AT_ONCE == 0:
+            yield
     if missing:
         raise _FaultError(StatusCode.MISSING_SOURCE_TOPICS, f"source topics are missing: {_told(sorted(missing))}")
 
@@ -110,11 +130,13 @@ class _Counts:
         self._decided: dict[str, int] = {}
         self._fixed: int | None = None
 
-    def decide(self) -> None:
-        """Find out how many partitions the internal topics are to have."""
-        self._decide_repartitions()
-        self._align()
-        for each in self._subtopologies:
+    def decide(self) -> Iterator[None]:
+        """Find out how many partitions the internal topics are to have, in steps."""
+        yield from self._decide_repartitions()
+        yield from self._align()
+        for place, each in enumerate(self._subtopologies, 1):
+            if place % _AT_ONCE == 0:
+                yield
             most = self.most_of(each)
             self._decided.update((topic.name, most) for topic in each.changelogs)
 
@@ -140,7 +162,7 @@ class _Counts:
     def _of_decided(self, name: str) -> int:
         return self._decided[name] if name in self._decided else self._of(name)
 
-    def _decide_repartitions(self) -> None:
+    def _decide_repartitions(self) -> Iterator[None]:
         """Whoever writes a topic reads others: so its number follows from theirs, unless it is given.
 
         Kafka goes through all subtopologies again and again. Here each has its turn when Kafka would find something
@@ -155,7 +177,11 @@ class _Counts:
                     decided[topic.name] = topic.partitions
         turns = [(0, place) for place in range(len(self._subtopologies))]  # the round, and whose turn it is
         done: set[int] = set()
-        while turns:
+        for count in itertools.count(1):
+            if not turns:
+                break
+            if count % _AT_ONCE == 0:
+                yield
             turn, place = heappop(turns)
             if place in done:
                 continue
@@ -181,12 +207,14 @@ class _Counts:
         counts += [self._count_of(name) for name in subtopology.sources]
         return max((count for count in counts if count is not None), default=0)
 
-    def _align(self) -> None:
+    def _align(self) -> Iterator[None]:
         """Topics that are read together have equally many partitions."""
         repartitions = [topic for each in self._subtopologies for topic in each.repartitions]
         fixed = {topic.name for topic in repartitions if topic.partitions}
         flexible = {topic.name for topic in repartitions if not topic.partitions}
-        for each in self._subtopologies:
+        for place, each in enumerate(self._subtopologies, 1):
+            if place % _AT_ONCE == 0:
+                yield
             try:
                 groups = list(each.copartitioned())
             except IndexError as error:

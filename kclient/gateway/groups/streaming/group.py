@@ -9,20 +9,22 @@ from __future__ import annotations
 import logging
 from collections.abc import Generator, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from itertools import islice
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kclient.errors import (
     ErrorCode,
     FencedMemberEpochError,
     GroupMaxSizeReachedError,
     InvalidRequestError,
+    StreamsInvalidTopologyError,
     UnknownMemberIdError,
 )
 from kclient.gateway.groups.consumers.reading import TopicsRead
 from kclient.gateway.groups.events import Action, GroupSettings, Reply, Token
 from kclient.gateway.groups.offsets import Expiry
 from kclient.gateway.groups.progress import WaitingMember
-from kclient.gateway.groups.streaming.configuring import Configured, check_tasks, configure
+from kclient.gateway.groups.streaming.configuring import Configured, check_tasks, configure, configure_steps
 from kclient.gateway.groups.streaming.endpoints import Endpoints
 from kclient.gateway.groups.streaming.member import JOINING, StreamsMember
 from kclient.gateway.groups.streaming.progress import StreamsProgress
@@ -41,6 +43,8 @@ logger: logging.Logger = logging.getLogger("kclient.gateway.groups")
 
 _WITH_MEMBER_EPOCHS: Final = 9
 """OffsetCommit knows of member epochs from this version on."""
+_AT_ONCE: Final = 64
+"""Names that are looked up before others may have their turn."""
 _UNREADY: Final = Configured(-1, {}, {})
 
 
@@ -60,7 +64,9 @@ class StreamsGroup(StreamsProgress):
 
     # Heartbeats
 
-    def heartbeat(self, beat: StreamsBeat, token: Token, topics: CoordinatedTopics, now: float) -> list[Action]:
+    def heartbeat(
+        self, beat: StreamsBeat, token: Token, topics: CoordinatedTopics, now: float, looked: Looked | None = None
+    ) -> list[Action]:
         """A StreamsGroupHeartbeat request; it is answered at once or when something is stored.
 
         Args:
@@ -68,6 +74,7 @@ class StreamsGroup(StreamsProgress):
             token: Stands for it.
             topics: The topics that there are.
             now: The time.
+            looked: What `look` has found out before, if it has.
 
         Raises:
             FencedMemberEpochError: The member's epoch is not its own: it joins anew.
@@ -80,7 +87,7 @@ class StreamsGroup(StreamsProgress):
             return [Reply(token, StreamsBeatResult(ErrorCode.COORDINATOR_NOT_AVAILABLE))]
         if beat.epoch < JOINING:
             return self._leave(beat, token, now)
-        known, topology = self.check(beat, topics)
+        known, topology = self.check(beat, topics, looked)
         self._have(topology)  # nothing is refused from here on
         first = not len(self.members)
         member = self._entering(beat) if known is None else known
@@ -96,19 +103,26 @@ class StreamsGroup(StreamsProgress):
         waiting = WaitingMember(member.member_id, respond, partial(_refuse, token))
         return self._respond_or_wait(waiting, member, now) + self._settle()
 
-    def check(self, beat: StreamsBeat, topics: CoordinatedTopics) -> tuple[StreamsMember | None, Topology]:
+    def knows(self, topics: CoordinatedTopics) -> bool:
+        """Whether there is nothing to `look` for."""
+        return self.topology is not None and self.configured is not None and topics.changes == self._read.at
+
+    def check(
+        self, beat: StreamsBeat, topics: CoordinatedTopics, looked: Looked | None = None
+    ) -> tuple[StreamsMember | None, Topology]:
         """Whether a heartbeat of somebody who does not leave is taken; raises as `heartbeat`.
 
         Args:
             beat: The request.
             topics: The topics that there are.
+            looked: What `look` has found out before, if it has.
 
         Returns:
             The member, which is None for a new one, and the topology that the group is to have.
         """
         known = self._known(beat)
         topology = self._topology_of(beat)
-        configured = self._look(topology, topics)
+        configured = self._look(topology, topics, looked)
         if configured.ready:
             for tasks in beat.owned or ():
                 check_tasks(configured, tasks)
@@ -201,13 +215,22 @@ class StreamsGroup(StreamsProgress):
             )
         return self.topology
 
-    def _look(self, topology: Topology, topics: CoordinatedTopics) -> Configured:
+    def _look(self, topology: Topology, topics: CoordinatedTopics, looked: Looked | None) -> Configured:
         """What follows from the topology: looked at again if the topics that it needs may have changed."""
         known = None if self.topology is None else self.configured
         if known is None:
             self._read = TopicsRead()
         elif topics.changes == self._read.at:
             return known
+        if looked is not None and looked.topology is topology and looked.read.at == topics.changes:
+            same = known is not None and looked.read.told() == self._read.told()
+            self._read = looked.read
+            if known is not None and same:
+                return known
+            self.configured = None
+            self.configured = looked.told()
+            self._endpoints.forget_all()
+            return self.configured
         read = self._read
         changed = None if read.at < 0 else topics.changed_since(read.at)
         names = topology.required if changed is None else topology.required & changed
@@ -220,8 +243,7 @@ class StreamsGroup(StreamsProgress):
 
     def _count_of(self, name: str) -> int | None:
         """How many partitions a topic has that the topology needs."""
-        topic_id = self._read.ids.get(name)
-        return None if topic_id is None else self._read.counts[topic_id]
+        return _count_in(self._read, name)
 
     def _entering(self, beat: StreamsBeat) -> StreamsMember:
         logger.info("group %s: %s joins", self.group_id, beat.member_id)
@@ -352,6 +374,46 @@ class StreamsGroup(StreamsProgress):
         if self.topology is None or not len(self.members):
             return frozenset()
         return asked.names & self.topology.reader_of.keys()
+
+
+class Looked(NamedTuple):
+    """What was found out of a topology before a heartbeat is taken: it counts as long as no topic has changed."""
+
+    topology: Topology
+    read: TopicsRead
+    outcome: Configured | StreamsInvalidTopologyError
+
+    def told(self) -> Configured:
+        """What follows from it. Raises `StreamsInvalidTopologyError` if nothing does."""
+        if isinstance(self.outcome, Configured):
+            return self.outcome
+        raise StreamsInvalidTopologyError(str(self.outcome))
+
+
+def look(topology: Topology, topics: CoordinatedTopics) -> Generator[None, None, Looked]:
+    """Find out in steps what follows from a topology, which else a heartbeat does in one go.
+
+    Args:
+        topology: It.
+        topics: The topics that there are.
+    """
+    read, at, names = TopicsRead(), topics.changes, iter(topology.required)
+    while some := list(islice(names, _AT_ONCE)):
+        read.update(some, topics, at)
+        yield
+    read.at = at
+    try:
+        outcome: Configured | StreamsInvalidTopologyError
+        outcome = yield from configure_steps(topology, partial(_count_in, read))
+    except StreamsInvalidTopologyError as error:
+        outcome = error
+    return Looked(topology, read, outcome)
+
+
+def _count_in(read: TopicsRead, name: str) -> int | None:
+    """How many partitions a topic has that is read."""
+    topic_id = read.ids.get(name)
+    return None if topic_id is None else read.counts[topic_id]
 
 
 def _refuse(token: Token, error: ErrorCode, message: str | None) -> Reply:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Generator, Iterable, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kclient.errors import CoordinatorLoadInProgressError
 from kclient.gateway.groups.classic import ClassicGroup
 from kclient.gateway.groups.heartbeats import BeatMembership, admit_member, group_of_type
-from kclient.gateway.groups.streaming.group import StreamsGroup
+from kclient.gateway.groups.streaming.group import Looked, StreamsGroup, look
 from kclient.gateway.groups.streaming.progress import TOPOLOGY
 from kclient.gateway.groups.streams_beats import StreamsBeat, StreamsBeatResult
 from kclient.gateway.rows.streams_groups import STREAMS
@@ -18,32 +18,63 @@ if TYPE_CHECKING:
     from kclient.gateway.groups.events import Action, Token
     from kclient.gateway.groups.group import ManagedGroup
     from kclient.gateway.groups.table import GroupTable
+    from kclient.gateway.rows.streams_topology import Topology
 
 _MEMBER: Final = 3_000
 """About how many bytes of memory a new member takes, beside its names."""
+_SHORT: Final = 5_000
+"""Bytes of a topology that is looked at in one go."""
 
 
-class StreamsMembership(BeatMembership[StreamsGroup, StreamsBeat, StreamsBeatResult]):
+class InformedBeat(NamedTuple):
+    """A heartbeat, and what `StreamsMembership.look` has found out just before."""
+
+    beat: StreamsBeat
+    looked: Looked | None = None
+
+    @property
+    def epoch(self) -> int:
+        """The member's."""
+        return self.beat.epoch
+
+
+class StreamsMembership(BeatMembership[StreamsGroup, InformedBeat, StreamsBeatResult]):
     """Who is in which streams group."""
 
     def _known(self, group_id: str) -> tuple[ManagedGroup, StreamsGroup]:
         return streams_group(self._table, group_id)
 
-    def _take(self, group: StreamsGroup, beat: StreamsBeat, token: Token) -> Sequence[Action]:
-        return group.heartbeat(beat, token, self._topics, self._clock.now())
+    def look(self, group_id: str, topology: Topology | None) -> Generator[None, None, Looked | None]:
+        """Find out in steps what `heartbeat` needs; None if that is little, or known.
 
-    def _joined(self, group_id: str, beat: StreamsBeat) -> tuple[ManagedGroup, StreamsGroup]:
+        Args:
+            group_id: The group.
+            topology: What a member brings along.
+        """
+        managed = self._table.groups.get(group_id)
+        group = None if managed is None else managed.group
+        if isinstance(group, StreamsGroup):
+            if group.knows(self._topics):
+                return None
+            topology = group.topology or topology
+        if topology is None or len(topology.text) <= _SHORT:
+            return None
+        return (yield from look(topology, self._topics))
+
+    def _take(self, group: StreamsGroup, beat: InformedBeat, token: Token) -> Sequence[Action]:
+        return group.heartbeat(beat.beat, token, self._topics, self._clock.now(), beat.looked)
+
+    def _joined(self, group_id: str, beat: InformedBeat) -> tuple[ManagedGroup, StreamsGroup]:
         table = self._table
         managed = table.groups.get(group_id)
         known = None if managed is None else managed.group
-        if not isinstance(known, StreamsGroup) or beat.member_id not in known.members:
-            self._admit(group_id, beat, known if isinstance(known, StreamsGroup) else None, new=known is None)
+        if not isinstance(known, StreamsGroup) or beat.beat.member_id not in known.members:
+            self._admit(group_id, beat.beat, known if isinstance(known, StreamsGroup) else None, new=known is None)
         if managed is None:
             table.create(group_id, kind=STREAMS)
         elif isinstance(known, ClassicGroup) and known.idle:
-            StreamsGroup(group_id, table.settings_of(group_id)).check(
-                beat, self._topics
-            )  # who is refused changes nothing
+            alone = StreamsGroup(group_id, table.settings_of(group_id))
+            alone.check(beat.beat, self._topics, beat.looked)  # who is refused changes nothing
             table.convert(managed, STREAMS)
         return streams_group(table, group_id)
 
@@ -56,7 +87,8 @@ class StreamsMembership(BeatMembership[StreamsGroup, StreamsBeat, StreamsBeatRes
             size += TOPOLOGY * len(beat.topology.text)
         admit_member(self._memory, group_id, size, new=new)
 
-    def _admit_more(self, group_id: str, group: StreamsGroup, beat: StreamsBeat) -> None:
+    def _admit_more(self, group_id: str, group: StreamsGroup, informed: InformedBeat) -> None:
+        beat = informed.beat
         member = group.members.get(beat.member_id)
         if member is None or (beat.tags is None and beat.endpoint is None):
             return
