@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 
 import tests.hostile_acls
+import tests.hostile_descriptions
 import tests.hostile_groups
 import tests.hostile_old_clients
 import tests.hostile_quotas

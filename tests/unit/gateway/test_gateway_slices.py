@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 import tests.hostile_acls
+import tests.hostile_descriptions
 import tests.hostile_groups
 import tests.hostile_old_clients
 import tests.hostile_quotas
@@ -101,7 +102,7 @@ LARGE = [
     "StreamsGroupDescribe of 200k names",
     "DescribeDelegationToken of 1,000 tokens with 100 renewers, and of 1,000 owners",
     "scrapers of 200k offsets of groups",
-    *(name for name in ATTACKS if name.startswith("streams: ")),
+    *(name for name in ATTACKS if name.startswith(("streams: ", "few "))),
     *(name for name in ATTACKS if name.startswith(("500k topics without partitions", "refused: "))),
 ]
 
