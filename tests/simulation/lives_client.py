@@ -90,6 +90,8 @@ class Client:
             (3, self.alter_broker), (5, self.delete_records), (3, self.retention), (3, self.look), (2, self.intrude),
             (2, self.wait), (2, self.outdate),
         ]  # fmt: skip
+        if self.world.compacting:
+            choices += [(10, self.compact)]
         if self.names:
             choices += [(10, self.make_or_delete), (4, self.grow), (6, self.make_anew)]
         weights, actions = zip(*choices, strict=True)
@@ -113,6 +115,7 @@ class Client:
         if name not in self.model.live:
             return
         work = [Client.commit, Client.delete_records, Client.alter_topic, Client.fetch, Client.retention]
+        work += [Client.compact] * 2 if self.world.compacting else []
         async with trio.open_nursery() as nursery:
             for action in (Client.outdate, *self.dice.sample(work, 2)):
                 nursery.start_soon(self._aside, action, self.model.live[name])
@@ -136,13 +139,20 @@ class Client:
         partitions = self.dice.choice([1, 2, 8, 12])
         retention_ms = self.dice.choice(RETENTIONS_MS)
         configs = {"retention_ms": str(retention_ms), "segment_ms": str(self.dice.choice([1, 10_000, 10**9]))}
+        policy = self.dice.choice(["compact", "compact", "compact,delete", "delete"]) if self.world.compacting else None
+        if policy is not None:
+            configs |= {"cleanup_policy": policy, "min_cleanable_dirty_ratio": "0"}
+        compacted = policy is not None and "compact" in policy
+        if policy == "compact":
+            retention_ms = -1
+            configs["retention_ms"] = "-1"
         self.model.changing[name] += 1
         row = await insisting(lambda: self.wire.create(name, partitions, **configs))
         if row.error_code:
             promise(self.world.faults or name in self.model.unsure, f"{name} could not be created: {row}")
             await self.find_out(name)
         else:
-            self.model.born(name, bytes(row.topic_id), partitions, retention_ms)
+            self.model.born(name, bytes(row.topic_id), partitions, retention_ms, compacted=compacted)
             await self.check_born(name)
 
     async def find_out(self, name: str) -> None:
@@ -162,8 +172,10 @@ class Client:
             known.partitions = len(topic.partitions)
             self.model.changing[name] += 1
         else:
-            retention = (await within(self.wire.configs(TOPIC, name)))["retention.ms"][0]
-            self.model.born(name, topic_id, len(topic.partitions), int(retention or -1))
+            found = await within(self.wire.configs(TOPIC, name))
+            retention, policy = found["retention.ms"][0], found["cleanup.policy"][0] or ""
+            compacted = "compact" in policy
+            self.model.born(name, topic_id, len(topic.partitions), int(retention or -1), compacted=compacted)
             self.model.live[name].jumps = True  # who knows what it has seen
         self.model.unsure.discard(name)
 
@@ -173,6 +185,8 @@ class Client:
         found = await within(self.wire.configs(TOPIC, name))
         own = {key for key, (_, source) in found.items() if source == 1}
         foreign = own - {"retention.ms", "segment.ms", *TOPIC_SETTINGS}
+        if self.world.compacting:
+            foreign -= {"cleanup.policy", "min.cleanable.dirty.ratio"}
         promise(not foreign, f"{name} was born with the settings {foreign}")
         promise(found["retention.ms"][0] == str(new.retention_ms), f"{name} was born with {found['retention.ms']}")
         for partition in range(new.partitions):
@@ -308,6 +322,11 @@ class Client:
 
     async def retention(self) -> None:
         await within(self.world.gateway.apply_retention())
+
+    async def compact(self) -> None:
+        for _ in range(self.dice.choice([1, 1, 5])):
+            if not await within(self.world.gateway.parts.cleaner.clean_dirtiest()):
+                return
 
     async def outdate(self) -> None:
         """Send records that are old, while retention looks for such."""

@@ -54,6 +54,8 @@ class Sent:
     """Where it was acknowledged to be; -1 if it was not."""
     sure: bool = False
     """Whether it has to be there: acknowledged, and nothing has happened that may take it away."""
+    key: bytes | None = None
+    """In a topic that is compacted, the last record of a key stays."""
     attempts: int = 0
     """How often it was sent; if more than once, and not by an idempotent producer, it may be there as often."""
 
@@ -66,6 +68,7 @@ class Incarnation:
     topic_id: bytes
     partitions: int
     retention_ms: int
+    compacted: bool = False
     starts: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     """The greatest log start that was seen, by partition: it never falls."""
     ends: dict[int, int] = field(default_factory=lambda: defaultdict(int))
@@ -106,9 +109,9 @@ class Model:
         self.offsets: dict[tuple[str, bytes, int], Committed] = {}
         self.broker: dict[str, set[str | None]] = {}
 
-    def born(self, name: str, topic_id: bytes, partitions: int, retention_ms: int) -> None:
+    def born(self, name: str, topic_id: bytes, partitions: int, retention_ms: int, *, compacted: bool = False) -> None:
         promise(topic_id not in self.all, f"the id of {name} was given before")
-        incarnation = Incarnation(name, topic_id, partitions, retention_ms)
+        incarnation = Incarnation(name, topic_id, partitions, retention_ms, compacted)
         self.live[name] = self.all[topic_id] = incarnation
         self.changing[name] += 1
 
@@ -122,6 +125,18 @@ class Model:
                 and 0 <= topic.retention_ms < now_ms - sent.stamp_ms
             )
             for sent in self.sent.values()
+        )
+
+    def superseded_by_outlived(self, sent: Sent, topic: Incarnation, now_ms: int) -> bool:
+        """Whether a record may have been superseded, in a compacted topic, by one that retention may have removed."""
+        return any(
+            each.attempts
+            and (each.name, each.partition, each.key) == (sent.name, sent.partition, sent.key)
+            and each.topic_id in (None, topic.topic_id)
+            and (each.offset < 0 or each.offset > sent.offset)
+            and 0 <= topic.retention_ms < now_ms - each.stamp_ms
+            for each in self.sent.values()
+            if each is not sent
         )
 
     def dies(self, name: str) -> Incarnation | None:

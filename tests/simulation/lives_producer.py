@@ -26,6 +26,8 @@ LATEST = -1
 IN_FLIGHT = 5
 """Batches that an idempotent producer has on their way to a partition: as many as are remembered of it."""
 OLD_MS = 200_000
+KEYS = 4
+"""So many keys there are where topics are compacted."""
 HASTE_MS = 50
 """The `timeout.ms` of a request whose answer may come before its batches are durable."""
 GONE = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -149,9 +151,10 @@ class Producer:
 
     def _batch(self, lane: Lane, age_ms: int) -> Batch:
         stamp = self.now_ms() - age_ms
+        key = b"%d" % self.dice.randrange(KEYS) if self.world.compacting else None
         records = [
             Sent(next(self.model.serials), self.number, lane.topic.name, lane.partition,
-                 lane.topic.topic_id if lane.by_id else None, stamp, lane.acks, lane.line, lane.idempotent)
+                 lane.topic.topic_id if lane.by_id else None, stamp, lane.acks, lane.line, lane.idempotent, key=key)
             for _ in range(self.dice.choice([1, 1, 3]))
         ]  # fmt: skip
         self.model.sent.update((sent.serial, sent) for sent in records)
@@ -159,7 +162,7 @@ class Producer:
         if lane.idempotent:
             numbers = {"producer_id": lane.producer_id, "producer_epoch": 0, "sequence": lane.sequence}
             lane.sequence += len(records)
-        content = batch_of(*(b"%d" % sent.serial for sent in records), timestamp=stamp, **numbers)
+        content = batch_of(*(b"%d" % sent.serial for sent in records), timestamp=stamp, key=key, **numbers)
         lane.count += 1
         return Batch(records, bytes(content), lane.count - 1, self.model.changing[lane.topic.name])
 

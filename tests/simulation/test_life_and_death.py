@@ -4,8 +4,8 @@ becomes of what they send: see `lives`."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from unittest import mock
 
@@ -16,15 +16,18 @@ from kclient.concurrency import first_leaf
 from kclient.errors import KafkaError
 from kclient.gateway import log as log_module
 from kclient.gateway.append import Append, AppendEvent
+from kclient.gateway.compaction.partition import Cleaned, PartitionCleaning
 from kclient.gateway.leadership import AssignedLeadership
 from kclient.gateway.log import Checkpoint, PartitionLog
 from kclient.gateway.partition import Partition
 from kclient.gateway.undecided import Undecided
 from kclient.gateway.virtual.topic import SharedTopic
+from kclient.htp.embedded.files import SyncPoint
 from tests.simulation.lives import live
 from tests.simulation.lives_coverage import counted
 from tests.simulation.lives_model import Violated
 from tests.simulation.seeds import blocks
+from tests.unit.htp.disks import PowerCutFiles
 
 BLOCKS = {"memory": 10, "embedded": 7}
 """How many lives are tried in one go: those on disks take three times as long."""
@@ -62,6 +65,48 @@ def test_hundreds_of_lives(backend: str, seeds: range) -> None:
     assert seen["unknown"] > 2 * len(seeds), seen
     assert len(seeds) / 2 < seen["found"] < seen["unknown"], seen
     assert seen["tried again"], seen
+
+
+@contextmanager
+def _replaced() -> Iterator[list[int]]:
+    """How many segments each compaction replaces."""
+    clean = PartitionCleaning.run
+    found: list[int] = []
+
+    async def counting(cleaning: PartitionCleaning) -> Cleaned:
+        done = await clean(cleaning)
+        found.append(done.segments)
+        return done
+
+    with mock.patch.object(PartitionCleaning, "run", counting):
+        yield found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("backend", "seeds"), [("memory", range(4)), ("embedded", range(2))])
+def test_lives_of_compacted_topics(backend: str, seeds: range) -> None:
+    with _replaced() as segments:
+        for seed in seeds:
+            live(seed, backend, compacting=True)
+    assert sum(segments) > 5 * len(seeds), segments
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seeds", blocks(5), ids=str)
+@pytest.mark.parametrize("backend", ["memory", "embedded"])
+def test_hundreds_of_lives_of_compacted_topics(backend: str, seeds: range) -> None:
+    for seed in seeds:
+        live(seed, backend, compacting=True)
+
+
+@pytest.mark.slow
+def test_a_rewritten_segment_that_is_not_synced_is_found() -> None:
+    """It takes the old one's place, and then the power is cut."""
+    with _segments_are_put_in_place_unsynced(), pytest.raises(ExceptionGroup) as found:
+        for seed in range(3, 40):
+            live(seed, "embedded", compacting=True)
+    assert isinstance(first_leaf(found.value), Violated)
 
 
 def test_a_seed_gives_the_same_life() -> None:
@@ -180,6 +225,16 @@ def _index_entries_before_their_messages() -> AbstractContextManager[Any]:
             topic.end = end
 
     return mock.patch.object(SharedTopic, "save", early)
+
+
+def _segments_are_put_in_place_unsynced() -> AbstractContextManager[Any]:
+    sync = PowerCutFiles.sync
+
+    def forgetful(files: PowerCutFiles, fd: int, point: SyncPoint) -> None:
+        if point is not SyncPoint.REWRITTEN:
+            sync(files, fd, point)
+
+    return mock.patch.object(PowerCutFiles, "sync", forgetful)
 
 
 SOON = [
