@@ -16,7 +16,7 @@ import anyio
 from kclient.cli import output
 from kclient.cli.errors import FAILED, UsageError, check_terminated, named_by
 from kclient.cli.migrate_output import MigrationProgress, print_plan, print_verification
-from kclient.cli.settings import PATIENCE_MS, parse_config
+from kclient.cli.settings import PATIENCE_MS, check_directory, parse_config
 from kclient.errors import BrokerConnectionError
 from kclient.htp.urls import split_options
 from kclient.inprocess import exists
@@ -82,10 +82,16 @@ def selection(topics: list[str] | None, pattern: str | None, exclude: list[str] 
 
 
 def source_settings(address: str, config: list[str] | None) -> dict[str, object]:
-    """The settings of the client of the source. Raises `UsageError` for one that is the command's own."""
+    """The settings of the client of the source.
+
+    Raises:
+        UsageError: The user gave one that is the command's own.
+        BrokerConnectionError: There is no such directory: it is only read, so it is not made.
+    """
     given = parse_config(config)
     if "bootstrap.servers" in {name.replace("_", ".") for name in given}:
         raise UsageError("--from says where the brokers are, not --config bootstrap.servers")
+    check_directory(address)
     return {
         "bootstrap.servers": address,
         "client.id": "kclient-migrate",

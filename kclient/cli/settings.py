@@ -72,8 +72,22 @@ def client_settings(
     for name in sorted(names.intersection(refused)):
         raise UsageError(f"{own} {name} has no place here: {why}")
     if not creates:
-        _check_directory(bootstrap)
+        check_directory(bootstrap)
     return {"bootstrap.servers": bootstrap, "client.id": "kclient-cli", **given}
+
+
+def check_directory(bootstrap: str) -> None:
+    """Raises `BrokerConnectionError` where the address is that of a directory that is none of a broker."""
+    if "embedded:" not in bootstrap:  # it takes a while to load what knows
+        return
+    from kclient.inprocess import exists
+
+    for address in bootstrap.split(","):
+        if not exists(address.strip()):
+            raise BrokerConnectionError(
+                f"there is no broker's directory at {address.strip()}; kclient produce and topics create make one",
+                retriable=False,
+            )
 
 
 def with_patience(settings: dict[str, object]) -> tuple[dict[str, object], object]:
@@ -128,17 +142,3 @@ def check_topic_name(topic: str) -> None:
     """Raises `UsageError` where no topic can have the name."""
     if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
         raise UsageError(f"a topic's name is 1 to 249 ASCII letters, digits, '.', '_' or '-', not {shown(topic)}")
-
-
-def _check_directory(bootstrap: str) -> None:
-    """Raises `BrokerConnectionError` where the address is that of a directory that is none of a broker."""
-    if "embedded:" not in bootstrap:  # it takes a while to load what knows
-        return
-    from kclient.inprocess import exists
-
-    for address in bootstrap.split(","):
-        if not exists(address.strip()):
-            raise BrokerConnectionError(
-                f"there is no broker's directory at {address.strip()}; kclient produce and topics create make one",
-                retriable=False,
-            )

@@ -507,6 +507,17 @@ def test_only_what_writes_makes_a_directory(
     assert [path.name for path in tmp_path.rglob("*")] == ["other"]
 
 
+@pytest.mark.parametrize("command", [["plan"], ["run", "--until-caught-up"], ["verify"], ["cutover"]], ids=" ".join)
+def test_what_is_moved_from_is_only_read(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    outcome = shell("migrate", *command, "--from", "embedded:typo", "--to", shell.address)
+    assert outcome.code == 1
+    assert "there is no broker's directory at embedded:typo" in outcome.err
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.slow
 def test_what_writes_makes_a_directory(tmp_path: Path) -> None:
     for words in (["topics", "create", "t"], ["produce", "u"]):
