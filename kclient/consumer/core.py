@@ -36,7 +36,7 @@ from kclient.consumer.group.rebalance import Rebalance
 from kclient.consumer.group.remote_member import RemoteMember
 from kclient.consumer.life import ConsumerLife
 from kclient.consumer.metrics import FetchMetrics, PollMetrics, resource_of
-from kclient.consumer.notices import Notices, PendingErrors
+from kclient.consumer.notices import Notices, PendingErrors, UnreadableTopics
 from kclient.consumer.readiness import PollReadiness
 from kclient.consumer.settings import ConsumerSettings
 from kclient.consumer.subscription import SubscriptionState
@@ -146,7 +146,7 @@ class ConsumerCore:
             subscriptions=self.subscriptions,
             member=member,
             control=self.control,
-            errors=self.errors,
+            unreadable=UnreadableTopics(self.errors),
             cluster=self.cluster,
             exclude_internal=config.exclude_internal_topics,
         )

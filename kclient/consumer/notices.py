@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kclient.cluster import ClientState
 from kclient.consumer.actions import Call, Script, Told
-from kclient.errors import ClosedError
+from kclient.errors import ClosedError, UnknownTopicOrPartitionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -49,6 +49,29 @@ class PendingErrors:
     def forget(self, settled: Callable[[KafkaError], bool] = lambda _: True) -> None:
         """Do not raise what the user has settled meanwhile; by default nothing."""
         self._errors = deque(error for error in self._errors if not settled(error))
+
+
+class UnreadableTopics:
+    """What the cluster says of topics that are to be read. To be called under the lock.
+
+    Args:
+        errors: What poll is to raise.
+    """
+
+    def __init__(self, errors: PendingErrors) -> None:
+        self._errors = errors
+        self._missing: set[str] = set()
+        """Topics of which the log has said that they do not exist."""
+
+    def heed(self, topic: str, error: KafkaError | None) -> None:
+        """There are new metadata of a topic: an error is raised if it stays so, else logged once."""
+        if error is None:
+            self._missing.discard(topic)
+        elif not error.retriable:
+            self._errors.add(error)
+        elif isinstance(error, UnknownTopicOrPartitionError) and topic not in self._missing:
+            self._missing.add(topic)
+            logger.warning("topic %r does not exist, so nothing of it is read until it does: is this its name?", topic)
 
 
 class Notices:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 from kclient.cluster import topic_error
 from kclient.consumer.subscription import SubscriptionKind
-from kclient.errors import UnknownTopicOrPartitionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,11 +14,8 @@ if TYPE_CHECKING:
     from kclient.concurrency import MomentLock
     from kclient.consumer.fetch.control import FetchControl
     from kclient.consumer.group.membership import Membership
-    from kclient.consumer.notices import PendingErrors
+    from kclient.consumer.notices import UnreadableTopics
     from kclient.consumer.subscription import SubscriptionState
-    from kclient.errors import KafkaError
-
-logger: logging.Logger = logging.getLogger("kclient.consumer")
 
 
 class TopicWatch:
@@ -32,7 +27,7 @@ class TopicWatch:
         subscriptions: The topics.
         member: The membership in the group, which has the topics of others too where it leads; None without a group.
         control: Is told of topics that were created again.
-        errors: What poll is to raise.
+        unreadable: Is told what the cluster says of them.
         cluster: Has the metadata.
         exclude_internal: Whether patterns leave internal topics out (`exclude.internal.topics`).
     """
@@ -45,7 +40,7 @@ class TopicWatch:
         subscriptions: SubscriptionState,
         member: Membership | None,
         control: FetchControl,
-        errors: PendingErrors,
+        unreadable: UnreadableTopics,
         cluster: Cluster,
         exclude_internal: bool,
     ) -> None:
@@ -54,11 +49,9 @@ class TopicWatch:
         self._subscriptions = subscriptions
         self._member = member
         self._control = control
-        self._errors = errors
+        self._unreadable = unreadable
         self._cluster = cluster
         self._exclude_internal = exclude_internal
-        self._missing: set[str] = set()
-        """Topics of which the log has said that they do not exist."""
 
     def of_interest(self) -> set[str]:
         """The topics whose metadata are needed."""
@@ -84,7 +77,7 @@ class TopicWatch:
                 unusable = snapshot.errors.keys() | (snapshot.topics.keys() - counts.keys())
                 self._member.update_metadata(counts, unusable, now, snapshot.racks)
             for topic in self._used():
-                self._heed(topic, topic_error(snapshot, topic))
+                self._unreadable.heed(topic, topic_error(snapshot, topic))
 
     def match_pattern(self) -> None:
         """Under the lock: choose the topics by the pattern, from what is known of the cluster."""
@@ -92,13 +85,3 @@ class TopicWatch:
         names = [name for name, topic in found if not (self._exclude_internal and topic.is_internal)]
         if self._subscriptions.match(names) and self._member is not None:
             self._member.subscribe(self._subscriptions.topics, by_pattern=True)
-
-    def _heed(self, topic: str, error: KafkaError | None) -> None:
-        """What the cluster says of a topic that is to be read: raised if it stays so, else logged once."""
-        if error is None:
-            self._missing.discard(topic)
-        elif not error.retriable:
-            self._errors.add(error)
-        elif isinstance(error, UnknownTopicOrPartitionError) and topic not in self._missing:
-            self._missing.add(topic)
-            logger.warning("topic %r does not exist, so nothing of it is read until it does: is this its name?", topic)

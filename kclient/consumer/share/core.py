@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from kclient.cluster import Cluster, cluster_addresses
+from kclient.cluster import Cluster, cluster_addresses, topic_error
 from kclient.cluster.reporting import MetricsReporting
 from kclient.concurrency import LoopHandle, MomentLock, Supervisor, Wakeup, to_the_end
 from kclient.consumer.attempts import Attempts
@@ -21,7 +21,7 @@ from kclient.consumer.group.driver import GroupDriver
 from kclient.consumer.group.metrics import GroupMetrics
 from kclient.consumer.life import ConsumerLife
 from kclient.consumer.metrics import PollMetrics, resource_of
-from kclient.consumer.notices import Notices, PendingErrors
+from kclient.consumer.notices import Notices, PendingErrors, UnreadableTopics
 from kclient.consumer.readiness import PollReadiness
 from kclient.consumer.share.collector import ShareCollector
 from kclient.consumer.share.driver import SHARE_CHANNEL, ShareDriver
@@ -106,6 +106,7 @@ class ShareConsumerCore:
         self.hand: Hand = Hand(explicit=settings.explicit)
         self.sessions: ShareSessions = ShareSessions(settings.fetch, metrics)
         self.errors: PendingErrors = PendingErrors(self._on_error)
+        self._unreadable = UnreadableTopics(self.errors)
         self.notices: Notices = Notices(lambda: self.life.state, (), settings.deserializers)
         self.waits: Waits = Waits(self.life.check, Attempts(self.cluster, clock).late, self.supervisor.check_loop)
         self.tracing: ClientTracing | None = settings.tracing
@@ -239,6 +240,10 @@ class ShareConsumerCore:
 
     def _on_metadata(self) -> None:
         """There are new metadata."""
+        snapshot = self.cluster.snapshot
+        with self._lock:
+            for topic in self.member.topics:
+                self._unreadable.heed(topic, topic_error(snapshot, topic))
         self._on_progress()
         self._group_wakeup.set()
 

@@ -218,6 +218,7 @@ class SharePolling:
         finally:
             with self._lock:
                 self._member.leave(reason)
+                self._errors.forget()
             self._wake()
         if self._member.leaving and self._running():
             left = max(deadline - clock(), 0)

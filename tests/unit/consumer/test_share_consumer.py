@@ -16,10 +16,12 @@ from kclient.errors import (
     ClosedError,
     ConfigError,
     CorruptRecordError,
+    ErrorCode,
     GroupAuthorizationError,
     GroupIdNotFoundError,
     IllegalStateError,
     InvalidRecordStateError,
+    InvalidTopicError,
     KafkaError,
     RecordDeserializationError,
     ShareSessionNotFoundError,
@@ -86,6 +88,28 @@ async def test_what_is_said_of_records() -> None:
         assert await consumer.commit() == {T0: None}
         assert kafka.done[T0] == set(range(6))
         assert consumer.metrics().value("acknowledgements-send-total") == 10
+
+
+async def test_what_the_cluster_says_of_topics(caplog: pytest.LogCaptureFixture) -> None:
+    """As a consumer of a group: one that does not exist is logged once, one that cannot be had is raised."""
+
+    def told() -> list[str]:
+        return [record.message for record in caplog.records if "does not exist" in record.message]
+
+    async with SharingKafka() as kafka, sharing(kafka, metadata_max_age_ms=50) as consumer:
+        consumer.subscribe(["typo", "t"])
+        with anyio.fail_after(20):
+            while not told():
+                await consumer.poll(0.05)
+        kafka.topic_errors["typo"] = ErrorCode.INVALID_TOPIC_EXCEPTION
+        with anyio.fail_after(20), pytest.raises(InvalidTopicError, match="'typo'"):
+            while True:
+                await consumer.poll(0.05)
+        assert told() == ["topic 'typo' does not exist, so nothing of it is read until it does: is this its name?"]
+        await consumer.unsubscribe()
+        consumer.subscribe(["t"])
+        kafka.fill("t", 0, 1)
+        assert values(await poll(consumer)) == [0]
 
 
 async def test_leaving_gives_back_what_was_not_acknowledged() -> None:
