@@ -410,6 +410,26 @@ def test_a_target_that_is_created_again_amid_a_run(brokers: str, topic: str, tmp
     assert run_here(replay_deaths.ReplayHere, brokers, tmp_path, topic).run().records == 10
 
 
+def test_brokers_that_keep_the_positions_of_a_former_target(gateway: str, topic: str, tmp_path: Path) -> None:
+    """Kafka's remove them some time after the topic."""
+    make_archive(tmp_path, topic, [Row(0, number, b"%d" % number) for number in range(10)])
+    make(gateway, topic, 1)
+    run = run_here(AtTheSameTime, gateway, tmp_path, topic)
+
+    def other() -> None:
+        with Admin(bootstrap_servers=gateway) as admin:
+            groups = [group.group_id for group in admin.list_groups() if f":{topic}" in group.group_id]
+            kept = {group: admin.list_group_offsets(group) for group in groups}
+            make_again(gateway, topic)
+            for group, offsets in kept.items():
+                admin.alter_group_offsets(group, offsets)
+
+    run.other = other
+    with pytest.raises(ReplayError, match=f"{topic} was deleted and created again"):
+        run.run()
+    assert read(gateway, topic) == {}
+
+
 def make_again(broker: str, topic: str) -> None:
     """Delete it, and create it once more."""
     with Admin(bootstrap_servers=broker) as admin:

@@ -245,6 +245,8 @@ def _replay(job: ReplayJob, todo: Replayed, rate: Rate, throttle: RateLimiter) -
         with Producer(settings) as producer, LiveCluster(settings) as cluster:
             producer.init_transactions()  # what an earlier attempt left open is ended, and it cannot commit any more
             before = _position(cluster.admin, job, names, todo)
+            # brokers may keep a former topic's positions for a while
+            check_targets(cluster, job.replay, {todo.target: todo.target_id}, job.work)
             receipt = _Partition(job, todo, producer, rate, throttle, before).replay()
             check_targets(cluster, job.replay, {todo.target: todo.target_id}, job.work)
             return receipt
