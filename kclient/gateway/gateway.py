@@ -31,7 +31,7 @@ from kclient.gateway.security.authorizers import authorizer_of
 from kclient.gateway.security.delegation_tokens import token_settings
 from kclient.gateway.security.listeners import listeners_of
 from kclient.gateway.security.login import login_handler
-from kclient.gateway.starting import Wanted, make_server, run_background, take_part
+from kclient.gateway.starting import StartSettings, make_server, run_background, take_part
 from kclient.gateway.stores import MIN_FREE_BYTES, opened_elsewhere, own_store
 from kclient.htp.port import LentStore, Store
 from kclient.memory_ledger import MemoryPart, process_memory
@@ -530,7 +530,7 @@ class Gateway:
         )
 
     async def _assemble(self) -> Assembly:
-        wanted = Wanted(
+        wanted = StartSettings(
             self._config, self._mapping, self._htp, self._authorizer, self._token_settings,
             {each.name: each.most_in_a_second for each in self._listeners if each.most_in_a_second is not None},
         )  # fmt: skip

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from kclient.net.connection_limits import ConnectionQuota
 
 
-class Wanted(NamedTuple):
+class StartSettings(NamedTuple):
     """How a gateway is to be, as its settings say."""
 
     config: BrokerConfig
@@ -51,7 +51,7 @@ class Wanted(NamedTuple):
 
 
 async def take_part(
-    wanted: Wanted,
+    wanted: StartSettings,
     store: Store,
     part: Participation,
     presence: Presence | None,

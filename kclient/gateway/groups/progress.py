@@ -54,7 +54,7 @@ TargetT = TypeVar("TargetT")
 _TargetT = TypeVar("_TargetT", contravariant=True)
 
 
-class Roster(Protocol[MemberT, _TargetT]):
+class ProgressingRoster(Protocol[MemberT, _TargetT]):
     """The members of a group."""
 
     lagging: set[str]
@@ -84,7 +84,7 @@ class Roster(Protocol[MemberT, _TargetT]):
         ...
 
 
-RosterT = TypeVar("RosterT", bound=Roster[Any, Any])
+RosterT = TypeVar("RosterT", bound=ProgressingRoster[Any, Any])
 
 
 @dataclass(frozen=True, slots=True)
