@@ -80,7 +80,7 @@ class HardLinks:
         self._directory = self._lock = -1
 
     def link(self, directory: int, name: str, found: os.stat_result) -> str | None:
-        """The path of a link to a file, made unless there is one; None if the file has gone.
+        """The path of a link to a file, made unless there is one; None if the file has gone, or another has its name.
 
         Args:
             directory: The open directory that holds the file.

@@ -260,19 +260,29 @@ def _files(path: str, directory: int, links: HardLinks | None, end: LogEnd | Non
             continue
         if name.endswith(INDEX_SUFFIX) and (index_of is None or index_of >= last or index_of not in bases):
             continue  # of the last segment: it would know more than there is
-        try:
-            status = os.stat(name, dir_fd=directory, follow_symlinks=False)
-        except FileNotFoundError:
+        found = _held(path, directory, name, links)
+        if found is None:
             continue
-        if not stat.S_ISREG(status.st_mode):
-            continue
-        source = f"{path}/{name}" if links is None else links.link(directory, name, status)
-        if source is None:
-            continue
+        source, status = found
         length = status.st_size
         if end is not None and base == last:
             length = min(length, end.size)
         yield FoundFile(name, source, length, _within(status.st_mtime_ns // 1_000_000))
+
+
+def _held(path: str, directory: int, name: str, links: HardLinks | None) -> tuple[str, os.stat_result] | None:
+    """Where a file can be read from now on, and what is known of it; None if it has gone, or is none."""
+    while True:
+        try:
+            status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        source = f"{path}/{name}" if links is None else links.link(directory, name, status)
+        if source is not None:
+            return source, status
+        # it has gone, or compaction has put another one in its place: that one is looked at
 
 
 def _copy_closed(database: str, target: str) -> None:

@@ -8,6 +8,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +24,7 @@ from kclient.htp import StorageError
 from kclient.htp.embedded import moment
 from kclient.htp.embedded.backup import BackupReport, back_up
 from kclient.htp.embedded.ends import ask_ends
+from kclient.htp.embedded.links import HardLinks
 from kclient.htp.embedded.restoring import restore
 from tests.copied_stores import copy_as_killed
 from tests.gateway_wire import batch_of, connect, running
@@ -172,6 +175,45 @@ async def test_what_the_owner_appends_and_removes_after_the_moment(tmp_path: Pat
     async with running(f"embedded:{tmp_path / 'restored'}") as (_, wire):
         assert [value[:1] for value in await wire.values("kept")] == [b"0", b"1", b"2", b"3"]
         assert await wire.values("gone") == [b"x"]
+
+
+async def test_a_segment_that_is_replaced_while_it_is_linked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As compaction does: another file gets the name of a segment between two looks at it, again and again."""
+    data = tmp_path / "data"
+    replaced: list[str] = []
+
+    def replace(path: Path) -> None:
+        """Its messages stay, and are the file's again."""
+        copy = path.with_suffix(".tmp")
+        copy.write_bytes(path.read_bytes())
+        copy.replace(path)
+        replaced.append(path.name)
+
+    async with running(f"embedded:{data}") as (_, wire):
+        await wire.create("t", segment_bytes="1048576")
+        for number in range(3):
+            await wire.produce("t", batch_of(b"%d" % number * 1_000_000))
+        segment = sorted(data.rglob("*.log"))[1]
+        locked, link = moment._locked, HardLinks.link
+
+        @contextmanager
+        def replaced_before(database: str) -> Iterator[None]:
+            replace(segment)
+            with locked(database):
+                yield
+
+        def replaced_meanwhile(links: HardLinks, directory: int, name: str, found: os.stat_result) -> str | None:
+            if name == segment.name and len(replaced) in (1, 2):
+                replace(segment)
+            return link(links, directory, name, found)
+
+        monkeypatch.setattr(moment, "_locked", replaced_before)
+        monkeypatch.setattr(HardLinks, "link", replaced_meanwhile)
+        await _back_up(data, tmp_path / "backup")
+        assert len(replaced) >= 2
+    restore(str(tmp_path / "backup"), str(tmp_path / "restored"))
+    async with running(f"embedded:{tmp_path / 'restored'}") as (_, wire):
+        assert [value[:1] for value in await wire.values("t")] == [b"0", b"1", b"2"]
 
 
 @pytest.mark.slow
