@@ -17,6 +17,7 @@ import tests.hostile_old_clients
 import tests.hostile_quotas
 import tests.hostile_refusals
 import tests.hostile_scrapers
+import tests.hostile_shares
 import tests.hostile_streams_groups
 import tests.hostile_telemetry
 import tests.hostile_tokens

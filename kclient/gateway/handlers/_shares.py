@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from kclient.acls import AclOperation, ResourceType
@@ -74,13 +74,6 @@ class PartOutcome(NamedTuple):
     def of(cls, error: KafkaError) -> PartOutcome:
         """What goes wrong."""
         return cls(code_of(error), text_of(str(error)))
-
-
-def named(topics: Iterable[_Topic]) -> Iterator[tuple[PartitionId, Sequence[_Batch]]]:
-    """The partitions of a request, and what is acknowledged of them."""
-    for topic in topics:
-        for each in topic.partitions:
-            yield PartitionId(topic.topic_id, each.partition_index), each.acknowledgement_batches
 
 
 async def _verdicts_of(batches: Iterable[_Batch], pace: Pace, *, renewing: bool) -> list[Verdicts]:
@@ -174,7 +167,7 @@ class ShareRequests:
         self,
         client: ConnectionContext,
         name: SessionName,
-        said: Iterable[tuple[PartitionId, Sequence[_Batch]]],
+        topics: Iterable[_Topic],
         pace: Pace,
         *,
         renewing: bool,
@@ -182,19 +175,24 @@ class ShareRequests:
         """Do what a request says of records; returns when it is stored what became of that, by partition."""
         found: dict[PartitionId, PartOutcome] = {}
         written: dict[PartitionId, Completion[None]] = {}
-        for key, batches in said:
-            if not batches:
-                continue
+        for topic in topics:
             if pace.over:
                 await pace.pause()
-            found[key] = PartOutcome()
-            try:
-                writing = self._say(client, name, key, await _verdicts_of(batches, pace, renewing=renewing))
-            except KafkaError as error:
-                found[key] = PartOutcome.of(error)
-            else:
-                if writing is not None:
-                    written[key] = writing
+            for each in topic.partitions:
+                if pace.over:
+                    await pace.pause()
+                if not each.acknowledgement_batches:
+                    continue
+                key = PartitionId(topic.topic_id, each.partition_index)
+                found[key] = PartOutcome()
+                try:
+                    verdicts = await _verdicts_of(each.acknowledgement_batches, pace, renewing=renewing)
+                    writing = self._say(client, name, key, verdicts)
+                except KafkaError as error:
+                    found[key] = PartOutcome.of(error)
+                else:
+                    if writing is not None:
+                        written[key] = writing
         for key, completion in written.items():
             try:
                 await completion.wait()

@@ -13,7 +13,7 @@ from kclient.protocol.lazy_arrays import lazily
 if TYPE_CHECKING:
     from kclient.gateway.handlers.handler import Finish
 
-__all__ = ["FEW", "READ_COMMITTED", "Work", "counted", "rows_for", "rows_of", "sorted_in_steps", "started"]
+__all__ = ["FEW", "READ_COMMITTED", "Work", "counted", "counting", "rows_for", "rows_of", "sorted_in_steps", "started"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -42,7 +42,16 @@ def counted(sizes: Iterable[int], then: Finish) -> Any:
             for all, which is held until the request is answered.
         then: What does the work.
     """
-    return started(_counted(iter(sizes), then))
+    return started(counting(sizes, then))
+
+
+def counting(sizes: Iterable[int], then: Finish) -> Work:
+    """As `counted`, where a handler works in steps before."""
+    left = iter(sizes)
+    while some := list(islice(left, FEW)):
+        if len(some) == FEW:  # fewer do not matter
+            yield sum(some)
+    return then
 
 
 def rows_of(arrays: Iterable[Sized], each: int) -> Iterator[int]:
@@ -58,13 +67,6 @@ def rows_for(items: Collection[T], make: Callable[[T], R]) -> list[R]:
     Rows of few items may hold rows of many: an array of those tells how many there are in all.
     """
     return [make(item) for item in items] if len(items) <= FEW else lazily(len(items), map(make, items))
-
-
-def _counted(sizes: Iterator[int], then: Finish) -> Work:
-    while some := list(islice(sizes, FEW)):
-        if len(some) == FEW:  # fewer do not matter
-            yield sum(some)
-    return then
 
 
 def sorted_in_steps(items: Iterable[str]) -> Work:

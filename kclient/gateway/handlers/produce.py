@@ -69,6 +69,8 @@ _TOLD_AGAIN_S: Final = 60.0
 """Seconds between two lines of the log that say that batches are refused for want of memory."""
 # with acks=0 nobody is answered; but a batch that is not stored yet still takes memory
 _WANTED = {-1: AppendState.DURABLE, 1: AppendState.STORED, 0: AppendState.STORED}
+_LOOKED_AT: Final = 1024
+"""So many batches are asked whether they are a transaction's before others have their turn."""
 _AT_A_TIME: Final = 16
 """Batches that are appended before others have their turn, and the bytes of them."""
 _BYTES_AT_A_TIME: Final = 1 << 20
@@ -216,7 +218,9 @@ class ProduceHandler(Handler):
         """Ask about the partitions of a transaction; of those that are not there the answer will say so."""
         allowed = False
         for topic in request.topic_data:
-            for data in topic.partition_data:
+            for count, data in enumerate(topic.partition_data, 1):
+                if count % _LOOKED_AT == 0:
+                    yield None
                 if not _is_transactional(data.records):
                     continue
                 if not allowed:

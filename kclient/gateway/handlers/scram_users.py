@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from kclient.acls import AclOperation
@@ -19,6 +21,7 @@ from kclient.gateway.error_codes import Role, put_error
 from kclient.gateway.handlers.handler import Finish, Handler, VersionRange
 from kclient.gateway.security.scram_users import ScramChange
 from kclient.net.sasl.scram import MIN_ITERATIONS, ScramCredential
+from kclient.protocol.lazy_arrays import lazily
 from kclient.protocol.messages.users import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
@@ -103,7 +106,7 @@ class AlterUserScramCredentialsHandler(Handler):
     def begin(self, request: AlterUserScramCredentialsRequest, context: RequestContext) -> Finish:
         """Changing waits for the manager."""
         self._access.check_cluster(context.connection, AclOperation.ALTER)
-        number = len(request.deletions) + len(request.upsertions)
+        number = _number(request)
         if number > _MOST:
             raise InvalidRequestError(f"{number} changes of credentials are more than one request may have: {_MOST}")
         return partial(self._finish, request)
@@ -136,9 +139,18 @@ class AlterUserScramCredentialsHandler(Handler):
     def fail(
         self, request: AlterUserScramCredentialsRequest, context: RequestContext, error: KafkaError
     ) -> AlterUserScramCredentialsResponse:
-        """The error for each user."""
+        """The error for each user; for each change where there are more than one request may have."""
+        if _number(request) > _MOST:
+            changes: Iterable[ScramCredentialDeletion | ScramCredentialUpsertion]
+            changes = chain(request.deletions, request.upsertions)
+            rows = (self._result(each.name, error) for each in changes)
+            return AlterUserScramCredentialsResponse(results=lazily(_number(request), rows))
         users = dict.fromkeys(each.name for each in _asked(request))
         return AlterUserScramCredentialsResponse(results=[self._result(user, error) for user in users])
+
+
+def _number(request: AlterUserScramCredentialsRequest) -> int:
+    return len(request.deletions) + len(request.upsertions)
 
 
 def _asked(request: AlterUserScramCredentialsRequest) -> list[ScramCredentialDeletion | ScramCredentialUpsertion]:

@@ -7,7 +7,7 @@ from typing import ClassVar, cast
 
 from kclient.errors import InvalidShareSessionEpochError
 from kclient.gateway.contexts import RequestContext
-from kclient.gateway.handlers._shares import PER_PARTITION, RENEWING_SINCE, PartOutcome, ShareRequests, named
+from kclient.gateway.handlers._shares import PER_PARTITION, RENEWING_SINCE, PartOutcome, ShareRequests
 from kclient.gateway.handlers._work import counted, rows_of
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
 from kclient.gateway.leadership import Leader
@@ -53,7 +53,7 @@ class ShareAcknowledgeHandler(Handler):
         client = context.connection
         renewing = request.is_renew_ack and context.api_version >= RENEWING_SINCE
         pace = Pace(client.flow)
-        found = await self._requests.acknowledge(client, session.name, named(request.topics), pace, renewing=renewing)
+        found = await self._requests.acknowledge(client, session.name, request.topics, pace, renewing=renewing)
         if request.share_session_epoch == FINAL_EPOCH:
             self._requests.end(session)
         lock_ms = self._requests.shares.settings(session.name.group_id).lock_ms

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import ClassVar, Final, cast
 
 import anyio
@@ -23,15 +23,14 @@ from kclient.gateway.handlers._shares import (
     RENEWING_SINCE,
     PartOutcome,
     ShareRequests,
-    named,
 )
-from kclient.gateway.handlers._work import READ_COMMITTED, counted, rows_of
+from kclient.gateway.handlers._work import FEW, READ_COMMITTED, Work, counting, rows_of, started
 from kclient.gateway.handlers.fetch_reading import Fetch, FetchReader
 from kclient.gateway.handlers.handler import Begun, Handler, VersionRange
 from kclient.gateway.leadership import Leader
 from kclient.gateway.partition_id import PartitionId
 from kclient.gateway.shares.led import LedShare
-from kclient.gateway.shares.sessions import FINAL_EPOCH, INITIAL_EPOCH, MemberSession
+from kclient.gateway.shares.sessions import FINAL_EPOCH, INITIAL_EPOCH, MemberSession, SessionName
 from kclient.gateway.shares.settings import DeliverySettings
 from kclient.gateway.shares.share_partition import Delivered, ReadSpan
 from kclient.gateway.shares.spans import SpanPlace, records_of, spans_of
@@ -55,6 +54,8 @@ _SOON_S: Final = 0.5
 """Seconds in which what was delivered of partitions is to be read; others are answered without these."""
 _AT_ONCE: Final = 1_000
 """Batches of a partition that are looked at before others have their turn; what is behind them is read anew."""
+_LOOKED_AT: Final = 1024
+"""So many partitions are asked whether anything of them is acknowledged before others have their turn."""
 _BATCH_OPTIMIZED: Final = 0
 _RECORD_LIMIT: Final = 1
 """The mode in which no more records are acquired than were asked for (KIP-1206)."""
@@ -114,23 +115,22 @@ class ShareFetchHandler(Handler):
         """Take the request's place in its session."""
         name = self._requests.name(context, request.group_id, request.member_id)
         _check_mode(request)
+        return cast("Begun", started(self._begin(request, context, name)))
+
+    def _begin(self, request: ShareFetchRequest, context: RequestContext, name: SessionName) -> Work:
+        """The same, in steps."""
         sessions, epoch = self._requests.sessions, request.share_session_epoch
-        read = [key for key, _ in named(request.topics)]
         if epoch == INITIAL_EPOCH:
-            acknowledges = any(batches for _, batches in named(request.topics))
-            share = context.connection.share
-            session = sessions.begin(name, read, share, acknowledges=acknowledges)
+            acknowledges = yield from _acknowledges(request)
+            session = sessions.begin(name, context.connection.share, acknowledges=acknowledges)
             self._end_with_connection(session, context.connection)
         else:
-            forgotten = (
-                PartitionId(topic.topic_id, number)
-                for topic in request.forgotten_topics_data
-                for number in topic.partitions
-            )
-            session = sessions.go_on(name, epoch, read, forgotten)
+            session = sessions.go_on(name, epoch)
+        if epoch != FINAL_EPOCH:
+            yield from sessions.change(session, _read(request), _forgotten(request))
         fetching = _Fetching(request, context, session, self._requests.shares.settings(name.group_id))
         sizes = rows_of((topic.partitions for topic in request.topics), PER_PARTITION)
-        return cast("Begun", counted(sizes, partial(self._finish, fetching)))
+        return (yield from counting(sizes, partial(self._finish, fetching)))
 
     def _end_with_connection(self, session: MemberSession, connection: ConnectionContext) -> None:
         end = partial(self._requests.end, session)
@@ -148,9 +148,7 @@ class ShareFetchHandler(Handler):
         client, session = context.connection, fetching.session
         pace = Pace(client.flow)
         renewing = request.is_renew_ack and context.api_version >= RENEWING_SINCE
-        acknowledged = await self._requests.acknowledge(
-            client, session.name, named(request.topics), pace, renewing=renewing
-        )
+        acknowledged = await self._requests.acknowledge(client, session.name, request.topics, pace, renewing=renewing)
         if request.share_session_epoch == FINAL_EPOCH:
             self._requests.end(session)
         elif not renewing and request.max_records > 0 and not self._is_throttled(context):
@@ -345,9 +343,13 @@ class ShareFetchHandler(Handler):
         response = ShareFetchResponse(acquisition_lock_timeout_ms=fetching.settings.lock_ms)
         topics: dict[bytes, ShareFetchableTopicResponse] = {}
         leaders: list[Leader] = []
-        for key in dict.fromkeys([*fetching.delivered, *fetching.errors, *acknowledged]):
+        told: set[PartitionId] = set()
+        for key in chain(fetching.delivered, fetching.errors, acknowledged):
             if pace.over:
                 await pace.pause()
+            if key in told:
+                continue
+            told.add(key)
             code, text = fetching.errors.get(key, PartOutcome())
             said, why = acknowledged.get(key, PartOutcome())
             row = ShareFetchResponsePartitionData(
@@ -379,6 +381,35 @@ class ShareFetchHandler(Handler):
     def fail(self, request: ShareFetchRequest, context: RequestContext, error: KafkaError) -> ShareFetchResponse:
         """A session's error is the whole answer."""
         return ShareFetchResponse(error_code=code_of(error), error_message=text_of(str(error)))
+
+
+def _acknowledges(request: ShareFetchRequest) -> Work:
+    """Whether a request acknowledges anything, found out in steps."""
+    for count, topic in enumerate(request.topics, 1):
+        for begin in range(0, len(topic.partitions), _LOOKED_AT):
+            if begin:
+                yield None
+            if any(each.acknowledgement_batches for each in topic.partitions[begin : begin + _LOOKED_AT]):
+                return True
+        if count % FEW == 0:
+            yield None
+    return False
+
+
+def _read(request: ShareFetchRequest) -> Iterator[PartitionId | None]:
+    """What is read from now on, too: each topic, as None, and each of its partitions."""
+    for topic in request.topics:
+        yield None
+        for each in topic.partitions:
+            yield PartitionId(topic.topic_id, each.partition_index)
+
+
+def _forgotten(request: ShareFetchRequest) -> Iterator[PartitionId | None]:
+    """What is not read any more: each topic, as None, and each of its partitions."""
+    for topic in request.forgotten_topics_data:
+        yield None
+        for number in topic.partitions:
+            yield PartitionId(topic.topic_id, number)
 
 
 def _spans(row: FetchResponsePartitionData, places: list[SpanPlace]) -> Iterator[ReadSpan]:

@@ -8,7 +8,9 @@ only its coordinates.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
 from kclient.errors import (
@@ -26,6 +28,8 @@ _SESSION: Final = 700
 """About how many bytes of memory a session takes, beside the names of group and member."""
 _PER_PARTITION: Final = 200
 """And each of its partitions."""
+_AT_ONCE: Final = 64
+"""So many partitions change in one step."""
 
 
 class MemoryShare(Protocol):
@@ -112,14 +116,13 @@ class MemberSessions:
         """Whether a session has not ended, nor been replaced."""
         return self._sessions.get(session.name) is session
 
-    def begin(
-        self, name: SessionName, partitions: Iterable[PartitionId], owner: MemoryShare, *, acknowledges: bool
-    ) -> MemberSession:
+    def begin(self, name: SessionName, owner: MemoryShare, *, acknowledges: bool) -> MemberSession:
         """A fetch with epoch 0: one that its member has already ends; what it has acquired stays its.
+
+        It reads nothing yet: `change` says what.
 
         Args:
             name: Whose it is.
-            partitions: What it reads.
             owner: The share of its connection.
             acknowledges: Whether the request acknowledges something.
 
@@ -137,33 +140,23 @@ class MemberSessions:
             )
         session = self._sessions[name] = MemberSession(name, owner)
         self._groups[name.group_id] = self._groups.get(name.group_id, 0) + 1
-        session.partitions.update(dict.fromkeys(partitions))
         self._count(session)
         return session
 
-    def go_on(
-        self,
-        name: SessionName,
-        epoch: int,
-        partitions: Iterable[PartitionId] = (),
-        forgotten: Iterable[PartitionId] = (),
-    ) -> MemberSession:
+    def go_on(self, name: SessionName, epoch: int) -> MemberSession:
         """A request in a session, which it belongs to.
 
         Args:
             name: Whose session it is.
             epoch: That of the request; `FINAL_EPOCH` changes nothing: the caller ends it with `end`.
-            partitions: What it reads from now on, too.
-            forgotten: What it does not read any more.
 
         Raises:
             ShareSessionNotFoundError: There is none (any more).
             InvalidShareSessionEpochError: The request is not the session's next one.
-            ShareSessionLimitReachedError: There is no memory for what it reads: it has ended.
         """
         session = self._sessions.get(name)
         if session is None:
-            raise ShareSessionNotFoundError(f"{name.member_id[:100]} of {name.group_id[:300]} has no share session")
+            raise _none_of(name)
         if epoch == FINAL_EPOCH:
             return session
         if epoch != session.epoch:
@@ -171,12 +164,37 @@ class MemberSessions:
                 f"the share session of {name.member_id[:100]} is at epoch {session.epoch}, the request says {epoch}"
             )
         session.epoch = INITIAL_EPOCH + 1 if epoch == INT32_MAX else epoch + 1
-        for each in partitions:
-            session.partitions.setdefault(each)
-        for each in forgotten:
-            session.partitions.pop(each, None)
-        self._count(session)
         return session
+
+    def change(
+        self, session: MemberSession, read: Iterable[PartitionId | None], forgotten: Iterable[PartitionId | None]
+    ) -> Iterator[None]:
+        """Change what a session reads, in steps: others may have their turn between them.
+
+        Args:
+            session: Which one.
+            read: What it reads from now on, too; None is nothing.
+            forgotten: What it does not read any more, likewise.
+
+        Raises:
+            ShareSessionNotFoundError: It has ended meanwhile.
+            ShareSessionLimitReachedError: There is no memory for what it reads: it has ended.
+        """
+        partitions = session.partitions
+        for places, put in ((read, partitions.setdefault), (forgotten, partial(_drop, partitions))):
+            left = iter(places)
+            while some := list(islice(left, _AT_ONCE)):
+                for each in some:
+                    if each is not None:
+                        put(each)
+                self._count(session)
+                if len(some) == _AT_ONCE:  # fewer do not matter
+                    yield
+                    self._check_current(session)
+
+    def _check_current(self, session: MemberSession) -> None:
+        if not self.is_current(session):
+            raise _none_of(session.name)
 
     def end(self, session: MemberSession) -> bool:
         """A session ends; False if it has already, or was replaced."""
@@ -206,3 +224,11 @@ class MemberSessions:
                 "with a higher connections.max.memory.bytes"
             )
         self._held += session.hold(size)
+
+
+def _drop(partitions: dict[PartitionId, None], one: PartitionId) -> None:
+    partitions.pop(one, None)
+
+
+def _none_of(name: SessionName) -> ShareSessionNotFoundError:
+    return ShareSessionNotFoundError(f"{name.member_id[:100]} of {name.group_id[:300]} has no share session")

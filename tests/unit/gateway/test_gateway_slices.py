@@ -25,6 +25,7 @@ import tests.hostile_old_clients
 import tests.hostile_quotas
 import tests.hostile_refusals
 import tests.hostile_scrapers
+import tests.hostile_shares
 import tests.hostile_streams_groups
 import tests.hostile_telemetry
 import tests.hostile_tokens
@@ -103,6 +104,11 @@ LARGE = [
     "DescribeDelegationToken of 1,000 tokens with 100 renewers, and of 1,000 owners",
     "scrapers of 200k offsets of groups",
     *(name for name in ATTACKS if name.startswith(("streams: ", "few "))),
+    "ShareFetch of 200k partitions",
+    "ShareFetch that forgets 200k partitions",
+    "AlterUserScramCredentials of 500k users",
+    "Produce of 200k partitions without records, in a transaction",
+    "StreamsGroupHeartbeat with a topology of 200k topics",
     *(name for name in ATTACKS if name.startswith(("500k topics without partitions", "refused: "))),
 ]
 
