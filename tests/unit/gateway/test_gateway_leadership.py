@@ -9,8 +9,7 @@ import anyio.lowlevel
 import pytest
 
 from kclient.errors import ErrorCode
-from kclient.gateway import gateway as gateway_module
-from kclient.gateway import opening, slow_reads
+from kclient.gateway import Gateway, opening, slow_reads, starting
 from kclient.gateway.contexts import Advertised
 from kclient.gateway.coordination import CoordinatorType
 from kclient.gateway.identity import Identity
@@ -97,7 +96,7 @@ class Half:
 
 @pytest.fixture
 def half(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gateway_module, "AssignedLeadership", Half)
+    monkeypatch.setattr(starting, "AssignedLeadership", Half)
 
 
 @pytest.mark.usefixtures("half")
@@ -159,7 +158,7 @@ async def test_what_another_gateway_leads_is_not_served() -> None:
 async def test_a_raised_epoch_is_asked_of_the_leadership() -> None:
     async with open_store(f"memory:{next(names)}") as inner:
         store = UncertainStore(inner)
-        async with gateway_module.Gateway(store, listen=None) as gateway:
+        async with Gateway(store, listen=None) as gateway:
             wire = connect(gateway)
             await wire.create("t", 4)
             assert (await wire.produce("t", batch_of(b"a"), 2)).base_offset == 0
@@ -271,7 +270,7 @@ async def test_what_another_gateway_coordinates_is_refused(name: str) -> None:
 
 async def test_groups_of_others_are_not_loaded_and_stay_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     async with open_store(f"memory:{next(names)}") as store:
-        async with gateway_module.Gateway(store, listen=None) as gateway:
+        async with Gateway(store, listen=None) as gateway:
             wire = connect(gateway)
             await wire.create("t")
             for group in ("mine", "theirs"):
@@ -280,15 +279,15 @@ async def test_groups_of_others_are_not_loaded_and_stay_stored(monkeypatch: pyte
         rows = await scan_all(store.manager, OFFSETS)
         assert len(rows) == 2
         with monkeypatch.context() as patch:
-            patch.setattr(gateway_module, "AssignedLeadership", Half)
-            async with gateway_module.Gateway(store, listen=None) as gateway:
+            patch.setattr(starting, "AssignedLeadership", Half)
+            async with Gateway(store, listen=None) as gateway:
                 assert list(gateway.parts.groups.table.groups) == ["mine"]
                 wire = connect(gateway)
                 assert await wire.committed("mine", "t") == 5
                 assert [each.group_id for each in (await wire(m.ListGroupsRequest(), 5)).groups] == ["mine"]
                 await wire.aclose()
         assert await scan_all(store.manager, OFFSETS) == rows
-        async with gateway_module.Gateway(store, listen=None) as gateway:
+        async with Gateway(store, listen=None) as gateway:
             wire = connect(gateway)
             assert await wire.committed("theirs", "t") == 5
             await wire.aclose()
