@@ -294,6 +294,10 @@ class GroupProgress(Generic[StateT, MemberT, RosterT, TargetT]):
 
     # Epochs and targets
 
+    def _be_at(self, group_epoch: int, assignment_epoch: int) -> None:
+        """Have these epochs, as it was stored or as another type of group had them."""
+        self.group_epoch, self.assignment_epoch = group_epoch, assignment_epoch
+
     def _bump(self, reason: str) -> None:
         """Something has changed that asks for another target."""
         self.group_epoch += 1

@@ -69,7 +69,7 @@ class MixedGroup(AssignedGroup):
             ValueError: Its leader has told them more than partitions, which nobody would.
         """
         epoch = group.generation
-        self._begin_at(epoch)
+        self._be_at(epoch, epoch)  # its members have reached the target
         for known in group.members:
             if known.is_new:
                 continue  # it does not know its id yet, and joins anew

@@ -123,10 +123,6 @@ class ConsumerProgress(GroupProgress[ConsumerGroupState, ConsumerMember, Consume
             timeout_ms = member.classic.session_timeout_ms
         self._timers.schedule((SESSION, member.member_id), now + timeout_ms / 1000)
 
-    def _begin_at(self, epoch: int) -> None:
-        """Have an epoch, and a target that its members have reached."""
-        self.group_epoch = self.assignment_epoch = epoch
-
     def _advance_member(self, member: ConsumerMember, owned: Owned | None, now: float) -> None:
         members = self.members
         if member.member_id not in members.lagging and member.checked == members.version:
@@ -198,7 +194,7 @@ class ConsumerProgress(GroupProgress[ConsumerGroupState, ConsumerMember, Consume
 
     def restore(self, snapshot: ConsumerGroupSnapshot, now: float) -> Sequence[Action]:
         """Be what was stored; `restore_member` brings the members, and `restored` is called after them."""
-        self.group_epoch, self.assignment_epoch = snapshot.group_epoch, snapshot.assignment_epoch
+        self._be_at(snapshot.group_epoch, snapshot.assignment_epoch)
         self.members.digest = snapshot.digest
         return ()
 

@@ -179,7 +179,7 @@ class SharedGroup(CommitsNothing, ConsumerProgress):
     def establish(self, token: Token) -> list[Action]:
         """Be there although nobody has been in it: the request is answered when that is stored."""
         if self.untouched:
-            self._begin_at(_FIRST_EPOCH)
+            self._be_at(_FIRST_EPOCH, _FIRST_EPOCH)
             self._rows.change_group()
         reply = Reply(token, BeatResult(ErrorCode.NONE))
         if self._rows.settled:

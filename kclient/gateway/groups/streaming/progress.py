@@ -192,7 +192,7 @@ class StreamsProgress(GroupProgress[StreamsGroupState, StreamsMember, StreamsRos
 
     def restore(self, snapshot: StreamsGroupSnapshot, now: float) -> Sequence[Action]:
         """Be what was stored; `restore_member` brings the members, and `restored` is called after them."""
-        self.group_epoch, self.assignment_epoch = snapshot.group_epoch, snapshot.assignment_epoch
+        self._be_at(snapshot.group_epoch, snapshot.assignment_epoch)
         self._digest, self._validated, self._standbys = snapshot.digest, snapshot.validated_epoch, snapshot.standbys
         self.topology = snapshot.topology
         return ()
