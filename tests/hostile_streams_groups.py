@@ -140,12 +140,12 @@ def endpoints(site: Site) -> Course:
     site.repeat(*frames, connections=4)
 
 
-@attack("streams: StreamsGroupDescribe of 20,000 tasks and 1,000 members, 20 times", **QUICK)
+@attack("streams: StreamsGroupDescribe of 20,000 tasks and 300 members, 20 times", **QUICK)
 def described(site: Site) -> Course:
     site.create("tasks", partitions=20)
     parts = _readers("tasks", site.many(990))
     with site.client() as client:
-        for number in range(site.many(1_000)):
+        for number in range(site.many(300)):
             client.ask(_joining("crowd", f"m{number:04d}", parts))
     frame = framed(m.StreamsGroupDescribeRequest(group_ids=["crowd"] * 20), 0)
     yield
