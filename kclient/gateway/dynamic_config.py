@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -20,6 +21,7 @@ from kclient.gateway.settings_of_logins import BROKER_SETTINGS_OF_OAUTH, BROKER_
 from kclient.gateway.settings_of_quotas import MUTATION_WINDOW, QUOTA_WINDOW
 from kclient.gateway.settings_of_tls import BROKER_SETTINGS_OF_TLS
 from kclient.htp.errors import ConflictError
+from kclient.net.thread_switches import call_giving_way
 
 if TYPE_CHECKING:
     from kclient.gateway.ownership import HeldLease
@@ -209,7 +211,8 @@ class DynamicConfig:
             ConfigError: They are wrong, or do not go together with one another or with what AlterConfigs has set.
         """
         # in a thread: variables are looked up in files, and names that nobody knows are many when it is the wrong file
-        other = await anyio.to_thread.run_sync(BrokerConfig, dict(given), abandon_on_cancel=True)
+        making = partial(call_giving_way, partial(BrokerConfig, dict(given)))
+        other = await anyio.to_thread.run_sync(making, abandon_on_cancel=True)
         async with self._changing:
             names = self._config.differences(other)
             changed = {name: other.given(name) for name in names if name in BROKER_SETTINGS and name not in READ_ONLY}

@@ -14,6 +14,7 @@ from kclient.gateway.kafka_metrics import KafkaMetrics
 from kclient.gateway.metrics_server import METRICS_PATH, MetricsPage, Pages, PageServer, health_pages
 from kclient.htp.port import StoreOnDisk
 from kclient.net.address import Address, parse_address
+from kclient.net.thread_switches import call_giving_way
 
 if TYPE_CHECKING:
     from kclient.concurrency import Supervisor
@@ -106,7 +107,7 @@ class GatewayPages:
 
         async def others(flow: Flow) -> list[bytearray | bytes]:
             pushed = parts.telemetry.pushed.exposition(parts.clock.now())
-            return [*await kafka.text(flow), await anyio.to_thread.run_sync(pushed)]
+            return [*await kafka.text(flow), await anyio.to_thread.run_sync(call_giving_way, pushed)]
 
         page = MetricsPage(self.registry().steps, others, parts.queue)
         return {METRICS_PATH: page.page, **self._health_pages()}

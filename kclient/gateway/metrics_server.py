@@ -25,6 +25,7 @@ from kclient.gateway.metrics import GatewayMetric, MetricType
 from kclient.net.address import Address
 from kclient.net.fair_queue import Pace
 from kclient.net.listeners import bind_all, close_all
+from kclient.net.thread_switches import call_giving_way
 
 if TYPE_CHECKING:
     from kclient.concurrency import TaskHandle
@@ -123,7 +124,8 @@ class MetricsPage:
         async with self._making:
             if self._made is None or anyio.current_time() - self._made_at >= _FRESH_S:
                 self._made = None
-                kind, body = await anyio.to_thread.run_sync(exposition, await self._collected())
+                making = partial(exposition, await self._collected())
+                kind, body = await anyio.to_thread.run_sync(call_giving_way, making)
                 self._made = Page(_OK, kind, [body, *await self._more(self._queue.flow())])
                 self._made_at = anyio.current_time()
             return self._made

@@ -1,4 +1,5 @@
-"""Threads for what releases the interpreter's lock and takes long: checksums, decompression, compression.
+"""Threads for what takes long: checksums, decompression and compression, which release the interpreter's lock, and a
+few things that do not, as working out who is to have which partition.
 
 They are the gateway's own, and few: a client that has much decompressed must not keep the others from reading the
 disk, which goes through the event loop's threads. Work is done in pieces of some milliseconds, one after the other in
@@ -16,6 +17,7 @@ from typing import TypeVar
 from kclient.concurrency import Completion
 from kclient.concurrency.backend import LoopHandle
 from kclient.errors import ClosedError
+from kclient.net.thread_switches import call_giving_way
 
 __all__ = ["Workers"]
 
@@ -47,7 +49,7 @@ class Workers:
             self._loop = LoopHandle()
             self._executor = ThreadPoolExecutor(self._threads, thread_name_prefix="kclient-gateway")
         answer: Completion[T] = Completion()
-        self._executor.submit(function).add_done_callback(partial(self._done, answer))
+        self._executor.submit(call_giving_way, function).add_done_callback(partial(self._done, answer))
         return answer
 
     def _done(self, answer: Completion[T], future: Future[T]) -> None:

@@ -12,7 +12,6 @@ The queue reads a clock and knows no loop: it is told how to be called again in 
 from __future__ import annotations
 
 import logging
-import sys
 import time
 import weakref
 from collections import deque
@@ -20,6 +19,7 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from kclient.concurrency import Completion
+from kclient.net.thread_switches import switch_interval
 
 __all__ = ["SLICE", "FairQueue", "Flow", "Job", "Pace"]
 
@@ -35,8 +35,6 @@ _LEAST: Final = 0.0002
 """Seconds that a slice has nevertheless."""
 _SHORT: Final = 0.0002
 """Seconds that a task takes that was woken to see whether there is something for it."""
-_SWITCH_INTERVAL: Final = 0.0005
-"""Seconds after which threads change places while the loop is busy."""
 _LINGERS: Final = 3
 """The loop stays busy for so many turns after something was granted: it is worked in one of them."""
 _CHARGED: Final = 0.0005
@@ -157,35 +155,6 @@ class Flow:
         return 0 if self._host.left > 0 else 1
 
 
-class _Switching:
-    """How often the process's threads change places; often, while a loop is busy.
-
-    A thread that waits for the interpreter's lock asks for it after the switch interval only, and begins to wait anew
-    whenever it was free for a moment. Each look of a busy loop at its sockets is such a moment, too short to wake up
-    in; so with the usual five milliseconds the thread that syncs files was seen to wait for a third of a second.
-    """
-
-    def __init__(self) -> None:
-        self._busy = 0
-        self._usual = 0.0
-
-    def begin(self) -> None:
-        """A loop has become busy."""
-        self._busy += 1
-        if self._busy == 1:
-            self._usual = sys.getswitchinterval()
-            sys.setswitchinterval(min(self._usual, _SWITCH_INTERVAL))
-
-    def end(self) -> None:
-        """It is busy no longer."""
-        self._busy -= 1
-        if not self._busy and sys.getswitchinterval() == min(self._usual, _SWITCH_INTERVAL):
-            sys.setswitchinterval(self._usual)
-
-
-_switching: Final = _Switching()
-
-
 class FairQueue:
     """The flows of one event loop that wait for their turn.
 
@@ -256,8 +225,8 @@ class FairQueue:
         if busy:
             self._schedule()
         if busy and self._quick is None:
-            _switching.begin()
-            self._quick = weakref.finalize(self, _switching.end)
+            switch_interval.shorten()
+            self._quick = weakref.finalize(self, switch_interval.restore)
         elif self._quick is not None and not busy:
             self._quick()
             self._quick = None

@@ -22,6 +22,7 @@ from kclient.config.secret import Url
 from kclient.errors import ConfigError, MissingExtraError
 from kclient.gateway.security.json_web_keys import MOST_BYTES, KeySet, parse_key_set
 from kclient.net.sasl.threads import AbandonableCalls, TooManyCallsError
+from kclient.net.thread_switches import call_giving_way
 
 if TYPE_CHECKING:
     import ssl
@@ -136,7 +137,7 @@ class KeySource:
         data = await (self._fetch() if path is None else self._read_file(path))
         if len(data) > MOST_BYTES:
             raise ValueError(f"it has more than {MOST_BYTES} bytes")
-        before, self.keys = self.keys, await anyio.to_thread.run_sync(parse_key_set, data)
+        before, self.keys = self.keys, await anyio.to_thread.run_sync(call_giving_way, partial(parse_key_set, data))
         if [each.key_id for each in before.keys] != [each.key_id for each in self.keys.keys]:
             logger.info("the key set %s has %d keys", self._settings.url.shown, len(self.keys.keys))
 
