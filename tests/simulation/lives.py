@@ -14,8 +14,9 @@ import logging
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -27,7 +28,7 @@ from kclient.concurrency import first_leaf
 from kclient.errors import ErrorCode
 from kclient.gateway import Gateway
 from kclient.gateway.virtual import topic as shared_topic
-from kclient.htp import StorageError, memory, open_store
+from kclient.htp import Place, StorageError, memory, open_store
 from kclient.htp.port import CAP_NOWAIT, CAP_SHARED
 from kclient.memory_ledger import process_memory
 from kclient.records import decode_records, iter_headers
@@ -35,9 +36,14 @@ from tests.gateway_wire import connect
 from tests.simulation.inline_threads import START_S, Loop, run
 from tests.simulation.lives_client import EARLIEST, LATEST, OFFSETS_KEPT_S, Client
 from tests.simulation.lives_model import NAMES, Incarnation, Model, promise
-from tests.slow_store import SlowStore
+from tests.slow_store import Gate, SlowStore
 from tests.uncertain_store import UNKNOWN, Fate, UncertainStore
 from tests.unit.htp.disks import PowerCutFiles
+
+_OPENING_S = 20
+"""Seconds after the start in which opening a partition may be slow."""
+_HELD_S = 20
+"""Seconds for which a call is held at most."""
 
 
 class Fallible(SlowStore):
@@ -56,15 +62,30 @@ class Fallible(SlowStore):
         broker = super().broker
         lacking = {CAP_SHARED} if self.world.at_once else {CAP_NOWAIT, CAP_SHARED}
         broker.capabilities = broker.capabilities - lacking
+        opening = broker.open
+
+        async def open_slowly(place: Place, *args: Any, **options: Any) -> Any:
+            world = self.world
+            if world.opens_slowly and trio.current_time() < world.started + _OPENING_S:
+                await trio.sleep(world.dice.random() * world.dice.choice([0.3, 3.0]))
+            topic = await opening(place, *args, **options)
+            topic._around = partial(self._slowly, topic={*place.topic})
+            return topic
+
+        broker.open = open_slowly
         return broker
 
     @asynccontextmanager
-    async def _slowly(self, name: str) -> AsyncIterator[None]:
+    async def _slowly(self, name: str, topic: Collection[str] = ()) -> AsyncIterator[None]:
         world = self.world
         await self._pause()
         if world.running and name in self.FAILING and world.dice.random() < world.faults:
             raise StorageError(f"{name} fails in this simulation")
         yield
+        if name == "segments":
+            for gate in [gate for held, gate in world.gates.items() if held in topic]:
+                with trio.move_on_after(_HELD_S):
+                    await gate.wait()
         await self._pause()
 
     async def _pause(self) -> None:
@@ -106,6 +127,12 @@ class World:
         self.at_once = self.dice.choice([True, False])
         """Whether the store takes appends at once; else they take their time, as any other call."""
         loop.sync_s = self.dice.choice([0.05, 0.05, 2.0])
+        self.gates: dict[str, Gate] = {}
+        """What holds passes of retention, by the name of the topic that they are at."""
+        self.opens_slowly = False
+        """Whether opening a partition takes its time after the start, so that topics go before their turn has come."""
+        self.started = 0.0
+        """When this life began."""
         self.model = Model()
         self.gateway: Gateway
         self.epoch = -1
@@ -178,7 +205,7 @@ class World:
             try:
                 with trio.CancelScope() as scope:
                     if self.lives:
-                        early = self.dice.random() < 0.5
+                        early = self.opens_slowly or self.dice.random() < 0.5
                         if not early or final:
                             await self.check()
                     if final:
@@ -200,6 +227,8 @@ class World:
     async def _start(self) -> None:
         """Start the gateway, under another number now and then: that one may have to watch the old one's lease."""
         number = self.dice.choice([1, 1, 1, 2])
+        self.opens_slowly = self.dice.random() < 0.4
+        self.gates.clear()
         config = {
             "node.id": number,
             "log.retention.check.interval.ms": self.dice.choice([1000, 20_000, 300_000]),
@@ -212,6 +241,7 @@ class World:
         gateway = Gateway(self.store, listen=None, mapping=self.mapping, config=config)
         with trio.fail_after(120):  # half a minute for the lease, and calls that take seconds
             await gateway.start()
+        self.started = trio.current_time()
         self.gateway, self.epoch = gateway, gateway.parts.identity.leader_epoch
         promise(self.epoch > max(self.model.epochs.values(), default=-1), "the gateway's epoch is one of the past")
 
@@ -244,6 +274,11 @@ class World:
             if sent.acks == 1:
                 sent.sure = False  # it was written, and perhaps not synced
         scope.cancel()
+
+    def hold(self, name: str) -> Gate:
+        """Have passes of retention held once they have looked at a topic of this name, until that is let go on."""
+        gate = self.gates[name] = Gate()
+        return gate
 
     def heard(self, *, again: bool) -> None:
         """Something was acknowledged: `again` if it had been sent before."""

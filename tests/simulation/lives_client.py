@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from copy import copy
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import trio
 
@@ -31,6 +31,8 @@ from tests.simulation.lives_producer import Producer
 if TYPE_CHECKING:
     from tests.simulation.lives import World
 
+Settings: TypeAlias = Sequence[tuple[str, ...]]
+
 EARLIEST, LATEST = -2, -1
 TOPIC, BROKER = 2, 4
 RETENTIONS_MS = (20_000, 120_000, -1)
@@ -38,11 +40,20 @@ OFFSETS_KEPT_S = 20 * 60
 """How long committed offsets are kept."""
 _OPENING_S = 60
 """A partition is open by then, however slow its store is."""
-TOPIC_SETTINGS = ("max.message.bytes", "segment.bytes", "flush.ms", "min.insync.replicas", "segment.index.bytes")
-"""Each client changes one of them, so that it knows what must be there."""
-BROKER_SETTINGS = (
-    "fetch.max.bytes", "group.max.size", "offset.metadata.max.bytes", "log.index.interval.bytes", "message.max.bytes",
+TOPIC_SETTINGS = (
+    ("max.message.bytes", "index.interval.bytes"), ("segment.bytes", "file.delete.delay.ms"),
+    ("flush.ms", "flush.messages"), ("min.insync.replicas", "segment.jitter.ms"),
+    ("segment.index.bytes", "delete.retention.ms"),
 )  # fmt: skip
+"""Each client changes two of them, at times both at once, so that it knows what must be there."""
+BROKER_SETTINGS = (
+    ("fetch.max.bytes", "log.index.size.max.bytes"), ("group.max.size", "log.flush.interval.messages"),
+    ("offset.metadata.max.bytes", "log.segment.delete.delay.ms"),
+    ("log.index.interval.bytes", "log.cleaner.delete.retention.ms"),
+    ("message.max.bytes", "log.flush.interval.ms"),
+)  # fmt: skip
+_HELD_S = 5
+"""So long a pass of retention may take to come to a topic."""
 
 
 async def insisting(ask: Callable[[], Awaitable[Any]]) -> Any:
@@ -74,7 +85,7 @@ class Client:
 
     async def live(self, count: int) -> None:
         self.wire = connect(self.world.gateway)
-        if self.names and self.dice.random() < 0.4:
+        if self.names and self.dice.random() < (0.8 if self.world.opens_slowly else 0.4):
             await self.make_anew()  # while what was there at the start is still being opened
         for _ in range(count):
             await self.step()
@@ -114,18 +125,31 @@ class Client:
         name = self.dice.choice(self.names)
         if name not in self.model.live:
             return
+        old = self.model.live[name]
         work = [Client.commit, Client.delete_records, Client.alter_topic, Client.fetch, Client.retention]
         work += [Client.compact] * 2 if self.world.compacting else []
+        gate = None
         async with trio.open_nursery() as nursery:
+            if self.dice.random() < 0.4:
+                gate = self.world.hold(name)
+                nursery.start_soon(self._aside, Client.retention, old)
+                with trio.move_on_after(_HELD_S):
+                    await gate.reached.wait()
             for action in (Client.outdate, *self.dice.sample(work, 2)):
-                nursery.start_soon(self._aside, action, self.model.live[name])
+                nursery.start_soon(self._aside, action, old)
             await trio.sleep(self.dice.choice([0.0, 0.1, 1.0]) * self.dice.random())
             await self.delete(name)
             if name not in self.model.live:
-                await self.make(name)
+                await self.make(name, other_than=old.retention_ms)
             topic = self.model.live.get(name)
             if topic is not None:
-                await self.producer.produce(topic, range(topic.partitions))
+                outdated = gate is not None and self.dice.random() < 0.5
+                await self.producer.produce(topic, range(topic.partitions), old=outdated)
+            if gate is not None:
+                gate.open()
+        if topic is not None and gate is not None:  # what has held on to the old one is over
+            for partition in range(topic.partitions):
+                await self.fetch_from(topic, partition)
 
     async def _aside(self, action: Callable[[Client], Awaitable[None]], topic: Incarnation) -> None:
         """Do something with a topic on another connection, while this one does something else."""
@@ -135,9 +159,10 @@ class Client:
         await action(other)
         await other.wire.aclose()
 
-    async def make(self, name: str) -> None:
+    async def make(self, name: str, *, other_than: int | None = None) -> None:
+        """Make a topic, with another retention than that of the one which had its name."""
         partitions = self.dice.choice([1, 2, 8, 12])
-        retention_ms = self.dice.choice(RETENTIONS_MS)
+        retention_ms = self.dice.choice([each for each in RETENTIONS_MS if each != other_than])
         configs = {"retention_ms": str(retention_ms), "segment_ms": str(self.dice.choice([1, 10_000, 10**9]))}
         policy = self.dice.choice(["compact", "compact", "compact,delete", "delete"]) if self.world.compacting else None
         if policy is not None:
@@ -184,7 +209,7 @@ class Client:
         new = self.model.live[name]
         found = await within(self.wire.configs(TOPIC, name))
         own = {key for key, (_, source) in found.items() if source == 1}
-        foreign = own - {"retention.ms", "segment.ms", *TOPIC_SETTINGS}
+        foreign = own - {"retention.ms", "segment.ms"}.union(*TOPIC_SETTINGS)
         if self.world.compacting:
             foreign -= {"cleanup.policy", "min.cleanable.dirty.ratio"}
         promise(not foreign, f"{name} was born with the settings {foreign}")
@@ -251,7 +276,10 @@ class Client:
         chosen = self.choose()
         if chosen is None:
             return
-        topic, partition = chosen
+        await self.fetch_from(*chosen)
+
+    async def fetch_from(self, topic: Incarnation, partition: int) -> None:
+        """Read something near the beginning of a partition, which must be where it is told to be."""
         before = self.model.changing[topic.name]
         start = await self.offset_of(topic, partition, EARLIEST)
         if start is None:
@@ -397,19 +425,27 @@ class Client:
         if chosen is None:
             return
         topic, _ = chosen
-        name = TOPIC_SETTINGS[self.number % len(TOPIC_SETTINGS)]
+        await self._alter(TOPIC_SETTINGS, partial(self._alter_topic, topic))
+        await self.check_settings(topic)
+
+    async def _alter(self, settings: Settings, alter: Callable[[Wire, str], Awaitable[None]]) -> None:
+        """Change one of the two settings that are this client's, or both at the same time."""
+        names = settings[self.number % len(settings)]
+        async with trio.open_nursery() as nursery:
+            for name in self.dice.choice([names, names[:1], names[1:]]):
+                nursery.start_soon(alter, connect(self.world.gateway), name)
+
+    async def _alter_topic(self, topic: Incarnation, wire: Wire, name: str) -> None:
         value = str(2_000_000 + self.dice.randrange(1000))
         before = self.model.changing[topic.name]
-        now = [topic]
-        for each in now:
-            each.settings.setdefault(name, {None}).add(value)
-        error = await within(self.wire.alter(TOPIC, topic.name, (name, 0, value)))
+        topic.settings.setdefault(name, {None}).add(value)
+        error = await within(wire.alter(TOPIC, topic.name, (name, 0, value)))
+        await wire.aclose()
         live_now = self.model.live.get(topic.name)
         if live_now is not None and live_now is not topic:  # it may have been that one
             live_now.settings.setdefault(name, {None}).add(value)
         if not error and before == self.model.changing[topic.name] and not self.world.cut:
             topic.settings[name] = {value}
-            await self.check_settings(topic)
 
     async def check_settings(self, topic: Incarnation) -> None:
         before = self.model.changing[topic.name]
@@ -418,29 +454,31 @@ class Client:
         found = await within(self.wire.configs(TOPIC, topic.name))
         if before != self.model.changing[topic.name]:
             return
-        name = TOPIC_SETTINGS[self.number % len(TOPIC_SETTINGS)]
-        value, source = found[name]
-        allowed = topic.settings.get(name, {None})
-        shown = value if source == 1 else None
-        promise(shown in allowed, f"{name} of {topic.name} is {shown}, expected one of {allowed}")
+        for name in TOPIC_SETTINGS[self.number % len(TOPIC_SETTINGS)]:
+            value, source = found[name]
+            allowed = topic.settings.get(name, {None})
+            shown = value if source == 1 else None
+            promise(shown in allowed, f"{name} of {topic.name} is {shown}, expected one of {allowed}")
 
     async def alter_broker(self) -> None:
-        name = BROKER_SETTINGS[self.number % len(BROKER_SETTINGS)]
+        await self._alter(BROKER_SETTINGS, self._alter_broker)
+        await self.check_broker()
+
+    async def _alter_broker(self, wire: Wire, name: str) -> None:
         value = str(self.dice.randrange(2_000_000, 2_001_000))
-        allowed = self.model.broker.setdefault(name, {None})
-        allowed.add(value)
-        error = await within(self.wire.alter(BROKER, "", (name, 0, value)))
+        self.model.broker.setdefault(name, {None}).add(value)
+        error = await within(wire.alter(BROKER, "", (name, 0, value)))
+        await wire.aclose()
         if not error and not self.world.cut:
             self.model.broker[name] = {value}
-            await self.check_broker()
 
     async def check_broker(self) -> None:
         found = await within(self.wire.configs(BROKER, ""))
-        name = BROKER_SETTINGS[self.number % len(BROKER_SETTINGS)]
-        value, source = found[name]
-        shown = value if source == 3 else None
-        allowed = self.model.broker.get(name, {None})
-        promise(shown in allowed, f"the broker setting {name} is {shown}, expected one of {allowed}")
+        for name in BROKER_SETTINGS[self.number % len(BROKER_SETTINGS)]:
+            value, source = found[name]
+            shown = value if source == 3 else None
+            allowed = self.model.broker.get(name, {None})
+            promise(shown in allowed, f"the broker setting {name} is {shown}, expected one of {allowed}")
 
     # --- others ---
 
