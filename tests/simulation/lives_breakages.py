@@ -24,12 +24,15 @@ from kclient.htp.errors import UnknownTopicError
 from kclient.htp.memory.broker import MemoryBroker
 from kclient.htp.memory.state import MemoryLog, MemoryState
 
+_ANY_EPOCH = 1 << 30
+"""Above all that are given."""
+
 
 @contextmanager
 def stores_open_by_name() -> Iterator[None]:
     """What is open under a topic's name is what whoever opens it gets, and what whoever deletes it removes."""
     open_embedded, delete_embedded = EmbeddedBroker._open, EmbeddedBroker._delete
-    open_log, delete = MemoryState.open_log, MemoryBroker.delete
+    delete_of_epoch, open_log, delete = EmbeddedBroker.delete, MemoryState.open_log, MemoryBroker.delete
 
     async def open_held(broker: EmbeddedBroker, place: Place, *options: Any) -> Any:
         _, epoch, _, next_position = options
@@ -43,6 +46,9 @@ def stores_open_by_name() -> Iterator[None]:
         if next_position > topic.use().next:
             await broker._raise_next(topic.use(), next_position)
         return topic
+
+    async def delete_any(broker: EmbeddedBroker, places: Any, *, epoch: int) -> None:
+        await delete_of_epoch(broker, places, epoch=max(epoch, _ANY_EPOCH))
 
     async def delete_held(broker: EmbeddedBroker, places: Any) -> None:
         for place in places:
@@ -64,13 +70,14 @@ def stores_open_by_name() -> Iterator[None]:
     async def delete_newest(broker: MemoryBroker, places: Any, *, epoch: int) -> None:
         state, places = broker._state, list(places)
         newest = [state.logs.get(state._newest.get(place[:2], -1)) for place in places]
-        await delete(broker, places, epoch=epoch)
+        await delete(broker, places, epoch=max(epoch, _ANY_EPOCH))
         for log in newest:
             if log is not None and not log.gone:
                 state.drop_log(log.place.incarnation)
 
     with (
         mock.patch.object(EmbeddedBroker, "_open", open_held),
+        mock.patch.object(EmbeddedBroker, "delete", delete_any),
         mock.patch.object(EmbeddedBroker, "_delete", delete_held),
         mock.patch.object(MemoryState, "open_log", open_newest),
         mock.patch.object(MemoryBroker, "delete", delete_newest),

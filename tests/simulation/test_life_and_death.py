@@ -23,6 +23,7 @@ from kclient.gateway.partition import Partition
 from kclient.gateway.undecided import Undecided
 from kclient.gateway.virtual.topic import SharedTopic
 from kclient.htp.embedded.files import SyncPoint
+from tests.simulation import lives_breakages as taken_out
 from tests.simulation.lives import live
 from tests.simulation.lives_coverage import counted
 from tests.simulation.lives_model import Violated
@@ -83,7 +84,7 @@ def _replaced() -> Iterator[list[int]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("backend", "seeds"), [("memory", range(4)), ("embedded", range(2))])
+@pytest.mark.parametrize(("backend", "seeds"), [("memory", range(6, 10)), ("embedded", range(2, 4))])
 def test_lives_of_compacted_topics(backend: str, seeds: range) -> None:
     with _replaced() as segments:
         for seed in seeds:
@@ -266,6 +267,31 @@ def test_what_is_broken_on_purpose_is_found(breakage: Callable[[], AbstractConte
         for seed in range(300):
             live(seed, backend)
     assert isinstance(first_leaf(found.value), Violated)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("breakage", "backend", "first"),
+    [
+        (taken_out.retention_opens_what_has_gone, "memory", 1),
+        (taken_out.retention_opens_what_has_gone, "embedded", 8),
+        (taken_out.the_start_opens_what_has_gone, "memory", 8),
+        (taken_out.the_start_opens_what_has_gone, "embedded", 9),
+        (taken_out.retention_trims_by_name, "memory", 9),
+        (taken_out.retention_goes_by_old_settings, "memory", 24),
+        (taken_out.deletions_stumble_over_new_partitions, "memory", 3),
+        (taken_out.offsets_stay, "memory", 2),
+        (taken_out.topics_are_altered_as_they_were, "memory", 1),
+        (taken_out.the_broker_is_altered_as_it_was, "memory", 0),
+    ],
+)
+def test_taken_out_mends_are_found(
+    breakage: Callable[[], AbstractContextManager[Any]], backend: str, first: int
+) -> None:
+    with breakage(), pytest.raises(ExceptionGroup) as found:
+        for seed in range(first, first + 20):
+            live(seed, backend)
+    assert isinstance(first_leaf(found.value), AssertionError)  # `Violated`, or the gateway has closed a connection
 
 
 @pytest.mark.slow
