@@ -297,9 +297,9 @@ def test_taken_out_mends_are_found(
 @pytest.mark.slow
 def test_an_index_entry_before_its_message_is_found() -> None:
     """Of a topic that partitions share: the power is cut before the message is synced."""
-    live(6, "embedded", "virtual")
+    live(15, "embedded", "virtual")
     with _index_entries_before_their_messages(), pytest.raises(ExceptionGroup) as found:
-        for seed in range(6, 46):
+        for seed in range(15, 55):
             live(seed, "embedded", "virtual")
     assert isinstance(first_leaf(found.value), Violated)
 
