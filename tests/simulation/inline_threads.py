@@ -24,6 +24,9 @@ from trio.testing import MockClock
 
 import kclient.gateway
 import kclient.htp
+from kclient.concurrency import Completion
+from kclient.errors import ClosedError
+from kclient.gateway.workers import Workers
 from kclient.htp.embedded import group_commit as group_commit_module
 from kclient.htp.embedded import manager as manager_module
 from kclient.htp.embedded.bell import Bell
@@ -194,6 +197,29 @@ def _inline_syncer(loop: Loop) -> type[Syncer]:
     return InlineSyncer
 
 
+def _inline_work(loop: Loop) -> Callable[[Workers, Callable[[], T]], Completion[T]]:
+    def run(workers: Workers, function: Callable[[], T]) -> Completion[T]:
+        if workers._closed:
+            raise ClosedError("the gateway is closing")
+        answer: Completion[T] = Completion()
+
+        def work() -> None:
+            if workers._closed:
+                answer.set_error(ClosedError("the gateway is closing"))
+                return
+            try:
+                result = function()
+            except Exception as error:
+                answer.set_error(error)
+            else:
+                answer.set_result(result)
+
+        loop.later(work, 0.001)
+        return answer
+
+    return run
+
+
 @contextmanager
 def _in_place(loop: Loop) -> Iterator[None]:
     async def run_sync(function: Callable[..., T], *args: Any, **_: Any) -> T:
@@ -204,6 +230,7 @@ def _in_place(loop: Loop) -> Iterator[None]:
 
     with (
         mock.patch.multiple(anyio.to_thread, run_sync=run_sync),
+        mock.patch.object(Workers, "run", _inline_work(loop)),
         mock.patch.object(manager_module, "DatabaseWriter", _inline_writer(loop)),
         mock.patch.object(group_commit_module, "Syncer", _inline_syncer(loop)),
         mock.patch.object(Bell, "start", return_value=False),

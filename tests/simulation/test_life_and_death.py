@@ -84,7 +84,7 @@ def _replaced() -> Iterator[list[int]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("backend", "seeds"), [("memory", range(6, 10)), ("embedded", range(2, 4))])
+@pytest.mark.parametrize(("backend", "seeds"), [("memory", range(3, 7)), ("embedded", range(3, 5))])
 def test_lives_of_compacted_topics(backend: str, seeds: range) -> None:
     with _replaced() as segments:
         for seed in seeds:
@@ -105,13 +105,15 @@ def test_hundreds_of_lives_of_compacted_topics(backend: str, seeds: range) -> No
 def test_a_rewritten_segment_that_is_not_synced_is_found() -> None:
     """It takes the old one's place, and then the power is cut."""
     with _segments_are_put_in_place_unsynced(), pytest.raises(ExceptionGroup) as found:
-        for seed in range(3, 40):
+        for seed in range(64, 104):
             live(seed, "embedded", compacting=True)
     assert isinstance(first_leaf(found.value), Violated)
 
 
-def test_a_seed_gives_the_same_life() -> None:
-    lives = [live(8, "embedded") for _ in range(2)]
+@pytest.mark.slow
+@pytest.mark.parametrize(("backend", "compacting"), [("embedded", False), ("memory", True)])
+def test_a_seed_gives_the_same_life(backend: str, compacting: bool) -> None:
+    lives = [live(8, backend, compacting=compacting) for _ in range(2)]
     first, second = (
         [(each.serial, each.stamp_ms, each.offset) for each in world.model.sent.values()] for world in lives
     )
