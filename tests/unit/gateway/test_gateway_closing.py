@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
-from kclient.gateway import Gateway, ownership
+from kclient.gateway import Gateway, draining, ownership
 from kclient.gateway import gateway as gateway_module
 from kclient.htp import open_store
 from kclient.htp.errors import StorageFullError
@@ -24,7 +24,8 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a store has at least, and to take the lease back, is a tenth of a second."""
-    monkeypatch.setattr(gateway_module, "_LEAST_S", 0.1)
+    for module in (draining, gateway_module):
+        monkeypatch.setattr(module, "LEAST_S", 0.1)
     monkeypatch.setattr(ownership, "_GIVE_BACK_S", 0.1)
 
 
