@@ -82,11 +82,12 @@ def test_any_text_is_a_pattern_or_is_refused(pattern: str) -> None:
         LinearPattern(pattern).matches("ab-1")
 
 
+@pytest.mark.slow
 def test_what_is_remembered_of_texts_takes_no_more_than_the_pattern() -> None:
-    pattern, chance = LinearPattern("a?b?" * 1_000), random.Random(7)
+    pattern, chance = LinearPattern("a?b?" * 150), random.Random(7)
     tracemalloc.start()
     try:
-        for _ in range(30):
+        for _ in range(20):
             pattern.matches("".join(chance.choices("ab", k=100)))
         assert tracemalloc.get_traced_memory()[0] < 600 * pattern.size
     finally:
