@@ -28,6 +28,7 @@ from tests.simulation.lives import live
 from tests.simulation.lives_coverage import counted
 from tests.simulation.lives_model import Violated
 from tests.simulation.seeds import blocks
+from tests.sweeps import long
 from tests.unit.htp.disks import PowerCutFiles
 
 BLOCKS = {"memory": 10, "embedded": 7}
@@ -35,7 +36,7 @@ BLOCKS = {"memory": 10, "embedded": 7}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("block", [0, 1, pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.parametrize("block", [0, *long(1, 2)])
 @pytest.mark.parametrize("backend", ["memory", "embedded"])
 def test_lives(backend: str, block: int) -> None:
     count = BLOCKS[backend]

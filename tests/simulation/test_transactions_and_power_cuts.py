@@ -76,7 +76,14 @@ BROKEN: dict[Callable[[], AbstractContextManager[Any]], tuple[Callable[[int], ob
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: str(broken.__name__))
+@pytest.mark.parametrize(
+    "broken",
+    [
+        pytest.param(each, marks=pytest.mark.long if each is offsets_are_committed_behind_complete else ())
+        for each in BROKEN
+    ],
+    ids=lambda broken: str(broken.__name__),
+)
 def test_what_is_broken_on_purpose_is_found(broken: Callable[[], AbstractContextManager[Any]]) -> None:
     lives, first = BROKEN[broken]
     check_found(broken, lives, range(first, first + 150))
