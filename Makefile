@@ -53,7 +53,7 @@ TROUBLE = $(patsubst %,tests/simulation/test_%_in_trouble.py,clusters readers ad
 
 # The unit tests in parts, a process each: so each test is collected once. `gateway_*` stay together, since tests that are
 # alike there are chosen from (`AGAIN` in tests/conftest.py). The longest first.
-PARTS = gateway consumers stores producers bytes mappings rest
+PARTS = rest gateway spark bytes consumers stores mappings producers
 # Of the gateway's, those that are most about what a store does: so that no part takes much longer than the others.
 ABOUT_STORES = $(patsubst %,tests/unit/gateway/test_gateway_%.py,any_damage damage unknown_outcomes)
 UNIT_gateway = tests/unit/gateway $(ABOUT_STORES:%=--ignore=%)
@@ -62,6 +62,7 @@ UNIT_mappings = $(wildcard tests/unit/gateway_*)
 UNIT_consumers = tests/unit/consumer
 UNIT_producers = $(patsubst %,tests/unit/%,producer sync)
 UNIT_bytes = $(patsubst %,tests/unit/%,records protocol net)
+UNIT_spark = $(patsubst %,tests/unit/%,spark migration)
 UNIT_rest = tests/unit $(TROUBLE) $(patsubst %,--ignore=%,$(filter tests/%,$(foreach part,$(filter-out rest,$(PARTS)),$(UNIT_$(part)))))
 
 # Their files lie in memory where there is room, since every store syncs many (`make test` has them on the disk), and those
