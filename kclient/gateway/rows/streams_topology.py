@@ -133,16 +133,18 @@ class Topology:
         required: set[str] = set()
         written: set[str] = set()
         reader_of: dict[str, str] = {}
-        texts: list[bytes] = []
+        texts: dict[str, bytes] = {}
         for count, each in enumerate(self.subtopologies.values(), 1):
             reader_of.update(dict.fromkeys(each.reads, each.subtopology_id))
             required.update(topic.name for topic in each.changelogs)
             written.update(each.sinks)
-            texts.append(dump(each))
+            texts[each.subtopology_id] = dump(each)
             if count % _AT_ONCE == 0:
                 yield
         required.update(reader_of)
-        text = b'{"epoch":%d,"subtopologies":[%b]}' % (self.epoch, b",".join(texts))
+        # members may tell the same topology in any order, and texts are compared
+        ordered = b",".join(texts[name] for name in sorted(texts))
+        text = b'{"epoch":%d,"subtopologies":[%b]}' % (self.epoch, ordered)
         self._summary = _Summary(text, frozenset(required), frozenset(required | written), reader_of)
 
 

@@ -107,6 +107,14 @@ def test_the_order_of_subtopologies_decides_as_in_kafka(seed: int) -> None:
                 assert topic.partitions == wanted[topic.name]
 
 
+def test_the_order_in_which_a_member_tells_its_subtopologies_does_not_matter() -> None:
+    parts = [Subtopology(str(number), (f"t{number}",), (), (), (), ()) for number in range(12)]
+    told = Topology(3, tuple(parts))
+    assert Topology(3, tuple(reversed(parts))) == told
+    assert Topology(4, tuple(parts)) != told
+    assert Topology(3, tuple(parts[1:])) != told
+
+
 def test_a_group_has_no_more_tasks_than_there_is_memory_for() -> None:
     parts = tuple(Subtopology(str(number), ("a",), (), (), (), ()) for number in range(201))
     with pytest.raises(StreamsInvalidTopologyError, match="tasks"):
